@@ -21,7 +21,8 @@ from speclift.core.live import (
 )
 from speclift.core.results import Finding, Level
 from speclift.live.server_watch import with_answer
-from speclift.views.watch_page import Baseline, PageFrame, Span, watch_page
+from speclift.views.charts import Scale
+from speclift.views.watch_page import Baseline, PageFrame, watch_page
 
 NOW_S = 1_800_000_000.0
 URL = "http://10.0.0.7:8000"
@@ -159,7 +160,7 @@ def one_page(of: Watched, *, is_of_several: bool = False) -> str:
         of,
         looks(of),
         FRAME,
-        span=Span(from_s=NOW_S - 3600, to_s=NOW_S),
+        span=Scale(low=NOW_S - 3600, high=NOW_S),
         hours=1,
         baseline=BASELINE,
         is_of_several=is_of_several,

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from speclift.core.live import Payoff
 from speclift.core.results import Finding, Level
-from speclift.views.watch_page import Span, watch_charts, watch_list
+from speclift.views.charts import Scale
+from speclift.views.watch_page import watch_charts, watch_list
 from watch_samples import (
     BASELINE,
     FRAME,
@@ -118,7 +119,7 @@ class TestTheList:
 
 
 class TestCharts:
-    SPAN = Span(from_s=NOW_S - 3600, to_s=NOW_S)
+    SPAN = Scale(low=NOW_S - 3600, high=NOW_S)
 
     def test_what_is_not_known_has_no_chart(self) -> None:
         titles = [chart.title for chart in watch_charts(looks(unreachable())[-10:], self.SPAN, BASELINE)]
@@ -154,6 +155,6 @@ class TestCharts:
 
     @pytest.mark.parametrize("hours", [1, 6, 24, 168, 720])
     def test_times_under_it_at_every_length(self, hours: int) -> None:
-        span = Span(from_s=NOW_S - hours * 3600, to_s=NOW_S)
+        span = Scale(low=NOW_S - hours * 3600, high=NOW_S)
         chart = watch_charts(looks(watched(), hours=hours), span, None)[0]
         assert 2 <= len(chart.x_ticks) <= 7

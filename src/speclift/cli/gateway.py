@@ -54,10 +54,10 @@ def gateway_command(
         for line in (f"listening on http://{listening}, page at http://{listening}/speclift/", *lines):
             _say(line)
 
-    end = run_gateway(ask, ready=ready, say=_say)
-    if end.cut:
-        _say(f"{end.cut} streams were cut off: the time to finish them was over")
-    raise typer.Exit(EXIT_INTERRUPTED if end.is_interrupted else 0)
+    cut, is_interrupted = run_gateway(ask, ready=ready, say=_say)
+    if cut:
+        _say(f"{cut} streams were cut off: the time to finish them was over")
+    raise typer.Exit(EXIT_INTERRUPTED if is_interrupted else 0)
 
 
 def _explain(ask: GatewayAsk, *, as_json: bool) -> None:

@@ -65,7 +65,7 @@ def watch_command(
 
 
 def watch_plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path | None) -> WatchPlan:
-    """As the file is now, with what was typed; UsageError where it is wrong."""
+    """The plan that the file and the command line give now; UsageError where one is wrong."""
     from speclift.verbs.watch_plan import WatchPlan, WatchTarget
 
     targets, values = ((), {}) if config is None else read_watch_file(config, FLAGS)
@@ -186,7 +186,7 @@ def _say(words: str) -> None:
 
 
 def _json_line(watched: Watched) -> None:
-    """At once: whoever reads it acts on it."""
+    """Writes one document and flushes it: a reader acts on it."""
     from speclift.core.document import plain
 
     sys.stdout.write(json.dumps(plain(watched), ensure_ascii=True, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""What a running server says of itself at one moment, and what it did between two of them.
+"""A running server's own counts at one moment and between two, and the document of a look at it.
 
 Engines count under names of their own; from here on a quantity has one name. None is what a server does not say.
 """
@@ -35,7 +35,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTotals:
-    """What a server counted since it started."""
+    """Counters of a server since it started."""
 
     # Of answers, the first token of each included, and how many answers began (or ended, where only that is told).
     tokens: float | None = None
@@ -79,7 +79,7 @@ class MetricsReading:
 
 
 class Event(StrEnum):
-    """What happened between two readings, so that counters on both sides of it are not compared."""
+    """An event between two readings, so that counters on both sides of it are not compared."""
 
     RESTART = "restart"
     UPGRADE = "upgrade"
@@ -94,7 +94,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
-    """What a server did between two readings of the same process."""
+    """Counts between two readings of the same process."""
 
     from_s: Seconds
     to_s: Seconds
@@ -140,7 +140,7 @@ class BreakEvenPoint(Document, frozen=True, kw_only=True):
 
 
 class LivePercentiles(Document, frozen=True, kw_only=True):
-    """From a histogram's buckets where they are narrow enough to tell, and the mean, which is exact."""
+    """Percentiles from buckets that are narrow enough, and the exact mean."""
 
     p50: float | None = None
     p95: float | None = None
@@ -159,7 +159,7 @@ class LiveEstimate(Document, frozen=True, kw_only=True):
 
 
 class Watched(Document, frozen=True, kw_only=True):
-    """What is known of one server after a look, over the window before it: the document of `watch --json`."""
+    """The document of `watch --json`: one server after a look, over the window before it."""
 
     schema: Literal[1] = 1
     url: str
@@ -202,7 +202,7 @@ class Watched(Document, frozen=True, kw_only=True):
 
 
 class KeptLook(Document, frozen=True, kw_only=True):
-    """What is kept of one look at a server, for the charts of later."""
+    """The part of a look that charts show later."""
 
     at: str
     verdict: Payoff
@@ -243,7 +243,7 @@ def seconds_of(instant: str) -> Seconds:
 
 
 def rounded(value: float | None, digits: int = 6) -> float | None:
-    """As documents have it: further digits say nothing."""
+    """The value with as many digits as documents have."""
     return None if value is None else round(value, digits)
 
 

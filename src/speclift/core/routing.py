@@ -1,4 +1,4 @@
-"""What a gateway knows of a request before it is sent, where it sent it, and what came of it.
+"""A request at a gateway: what is known before it is sent, where it went, and what came of it.
 
 None is what the request, or the engine's answer, does not say.
 """
@@ -86,7 +86,7 @@ class PoolStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where one request goes, and why: what was decided first stands first."""
+    """The pool and servers of one request, and why: what was decided first stands first."""
 
     pool: ServerPool
     # Of that pool, the best first; those after it are asked where it does not answer. Then the other pool's.

@@ -1,4 +1,4 @@
-"""What watch and gateway are asked, each flag with its field."""
+"""The flags of watch and gateway, each with its field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANARY_MAX = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where a service listens; port 0 is any that is free."""
+    """The address of a service; port 0 is any that is free."""
 
     host: str
     port: int

@@ -1,5 +1,5 @@
-"""What is known of every server at this moment, which answers are news, and what was seen of each, on disk within a
-bound: for the charts, and for a watch that starts again.
+"""Every server as it is now, which answers are news, and what was seen of each, on disk within a bound: for the charts,
+and for a watch that starts again.
 
 SQLite with a write-ahead log: a process that is killed loses what it had not written for WRITE_EVERY_S, and nothing
 else. One process writes a file at a time.
@@ -78,7 +78,7 @@ class BoardEntry:
         self._resumed, self._recent_s, self._goes_on = newest, recent_s, False
 
     def take(self, watched: Watched) -> tuple[Watched, bool]:
-        """With since when it is so, as far back as is known, and whether that is news."""
+        """The look with the time its answer began, as far back as is known; True if it is news."""
         since = self._since(watched)
         if since != watched.since:
             watched = with_answer(replace(watched, since=since), following=watched.answer.next)
@@ -90,8 +90,7 @@ class BoardEntry:
         return watched, is_news
 
     def _is_news(self, watched: Watched) -> bool:
-        """Whether this look settles another answer. Unsure and no traffic settle nothing; a first one is news where it
-        is bad."""
+        """True if this look settles another answer; unsure and no traffic settle none, a first one is news if bad."""
         if not is_read(watched):
             self._missed += 1
             is_news = self._missed == UNREACHABLE_LOOKS and not self._is_away
@@ -127,7 +126,7 @@ class Board:
         self._trouble = ""
 
     def take(self, watched: Watched) -> tuple[Watched, bool]:
-        """With since when it is so, as far back as is known, and whether that is news."""
+        """The look with the time its answer began, as far back as is known; True if it is news."""
         entry = self._entries.get(watched.url)
         if entry is None:
             entry = self._entries[watched.url] = self._begun(watched.url)
@@ -177,8 +176,7 @@ class Board:
 
 class History:
     def __init__(self, path: Path) -> None:
-        """Of a file that is there, empty or one of these. UsageError where it is something else, OperatingError where
-        another process writes it."""
+        """Opens an empty file or a history; UsageError if it is none, OperatingError if another process writes it."""
         self.path = path
         with ExitStack() as undo:
             self._lock = _locked(path.with_name(path.name + ".lock"), path)
@@ -215,8 +213,8 @@ class History:
             self.tidy(now_s=time.time())
 
     def looks(self, url: str, *, from_s: Seconds, to_s: Seconds, points: int = POINTS_MAX) -> list[KeptLook]:
-        """Of one server, the oldest first, not more than `points` of them: of those that stand together the last, and
-        every one with marks as far as there is room."""
+        """Looks at one server, the oldest first, at most `points`: of those that stand together the last, and every one
+        with marks as far as there is room."""
         self.write()
         names = ", ".join(_COLUMNS)
         among = "FROM looks JOIN servers ON id = server WHERE url = ? AND at_s BETWEEN ? AND ?"

@@ -1,4 +1,4 @@
-"""What a watch says of a server: does it pay, why, what is odd about its pages, what changed since it paid. Pure."""
+"""The words of a watch: does it pay, why, what is odd about the pages, what changed since it paid. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server did between two of its pages, of the same process and possible, and over a window of them. Pure.
+"""A server's counts between two pages of one process, if possible ones, and over a window of them. Pure.
 
 Counters mean something only against an earlier page of the same process. A restart, an upgrade, another number of
 drafted tokens, a load balancer that answers with another replica each time: all of them look like counters that jump,
@@ -55,7 +55,7 @@ class Pages:
         self._last: list[MetricsReading] = []
 
     def turn(self, page: MetricsReading) -> tuple[Increment | None, tuple[Event, ...]]:
-        """What the page adds to those before it, if that can be known, and what happened in between."""
+        """The increment that the page adds, if it can be known, and the events in between."""
         newest = self._last[-1] if self._last else None
         if newest is None:
             self._keep(page, None)
@@ -108,7 +108,7 @@ class Pages:
 
 
 def is_another_process(before: MetricsReading, page: MetricsReading) -> bool:
-    """Whether this page cannot be of the process that wrote the one before."""
+    """True if this page cannot be of the process that wrote the one before."""
     return not _may_be_same(before, page)
 
 
@@ -144,7 +144,7 @@ def _clock_events(before: MetricsReading, page: MetricsReading, *, interval_s: S
 
 
 def _drafts_otherwise(before: MetricsReading, page: MetricsReading) -> bool:
-    """Whether both say how many tokens they draft at a time, and not the same."""
+    """True if both say how many tokens they draft at a time, and not the same."""
     return bool(_k(before) and _k(page)) and _k(before) != _k(page)
 
 
@@ -302,7 +302,7 @@ def percentiles_of(buckets: Buckets | None) -> LivePercentiles:
 
 
 def time_per_token(totals: LiveTotals) -> LivePercentiles:
-    """Of an engine without a histogram the mean."""
+    """Percentiles, or the mean alone for an engine without a histogram."""
     if totals.tpot is not None:
         return percentiles_of(totals.tpot)
     return LivePercentiles(mean=rounded(ratio(totals.decode_s, totals.tokens)))

@@ -27,7 +27,7 @@ PAGE_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedAddress:
-    """Where a server's metrics are; without secrets, which core/address.py remembers."""
+    """The address of a server's metrics, without secrets, which core/address.py remembers."""
 
     url: str
     # What it wants to be told before it shows them.
@@ -113,7 +113,7 @@ class Rounds:
         self.begun = asyncio.Event()
 
     async def run(self, addresses: Sequence[WatchedAddress]) -> None:
-        """Until the time is over, for ever without one."""
+        """Looks at all servers until the time is over, for ever without one."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self.change(addresses, self._settings)

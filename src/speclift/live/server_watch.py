@@ -212,7 +212,7 @@ class ServerWatch:
         return page.wall_s - (page.at_s - self._change.at_s)
 
     def _worded(self, watched: Watched, *, changed_s: Seconds | None = None) -> Watched:
-        """With since when it is so, what changed where it no longer pays, and the answer."""
+        """The look with when its answer began, what changed where it no longer pays, and the answer."""
         last, began = self._last, watched.at
         findings = watched.findings
         if changed_s is not None and self._change is not None:

@@ -8,7 +8,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from speclift.core.address import address_of, concealed, remember
 from speclift.core.errors import EngineError
@@ -26,24 +26,6 @@ SIGNATURE, DELIVERY = "X-Speclift-Signature", "X-Speclift-Delivery"
 TRY_AGAIN = frozenset({408, 425, 429})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookAddress:
-    """Where documents go. The whole of a path may be a secret (chat services have it so): only the host is shown."""
-
-    url: str = field(repr=False)
-    place: str
-    key: str | None = field(default=None, repr=False)
-
-
-def webhook_address(url: str, key: str | None) -> WebhookAddress:
-    """UsageError where it is no address."""
-    public = concealed(url, what="--webhook", shows_path=False)
-    address = address_of(public)
-    for part in address.path.split("/"):
-        remember(part)
-    return WebhookAddress(url=public, place=f"{address.scheme}://{address.host_field}/…", key=key)
-
-
 @dataclass(frozen=True, slots=True)
 class _Delivery:
     body: bytes
@@ -53,22 +35,33 @@ class _Delivery:
 
 class Webhook:
     def __init__(
-        self, address: WebhookAddress, *, say: Callable[[str], None], waits_s: tuple[Seconds, ...] = WAITS_S
+        self,
+        url: str,
+        key: str | None,
+        *,
+        say: Callable[[str], None],
+        waits_s: tuple[Seconds, ...] = WAITS_S,
     ) -> None:
-        """`say` hears of what could not be delivered."""
-        self._address, self._say, self._waits_s = address, say, waits_s
+        """UsageError where `url` is no address; `say` hears of what could not be delivered."""
+        self._url, self._key = concealed(url, what="--webhook", shows_path=False), key
+        self._say, self._waits_s = say, waits_s
+        address = address_of(self._url)
+        # The whole of a path may be a secret (chat services have it so): only the host is shown.
+        for part in address.path.split("/"):
+            remember(part)
+        self.place = f"{address.scheme}://{address.host_field}/…"
         self._pending: asyncio.Queue[_Delivery] = asyncio.Queue()
 
     def post(self, body: bytes) -> None:
-        """At once; it is on its way when there is time."""
+        """Queues a document and returns at once."""
         if self._pending.qsize() >= PENDING_MAX:
             self._pending.get_nowait()
-            self._say(f"webhook {self._address.place}: too many documents wait; the oldest was dropped")
+            self._say(f"webhook {self.place}: too many documents wait; the oldest was dropped")
         delivery = _Delivery(body, secrets.token_hex(8), time.monotonic() + DELIVERY_LIMIT_S)
         self._pending.put_nowait(delivery)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Delivers documents until it is cancelled."""
         while True:
             delivery = await self._pending.get()
             try:
@@ -78,17 +71,15 @@ class Webhook:
                 raise
 
     async def drain(self, *, limit_s: Seconds) -> None:
-        """What is left at the end, as far as it goes at once."""
+        """Delivers the documents that are left at the end, each tried once."""
         try:
             async with asyncio.timeout(limit_s):
                 while not self._pending.empty():
                     _, why = await self._try(self._pending.get_nowait())
                     if why:
-                        self._say(f"webhook {self._address.place}: a change was not delivered: {why}")
+                        self._say(f"webhook {self.place}: a change was not delivered: {why}")
         except TimeoutError:
-            self._say(
-                f"webhook {self._address.place}: {self._pending.qsize() + 1} documents were not delivered"
-            )
+            self._say(f"webhook {self.place}: {self._pending.qsize() + 1} documents were not delivered")
 
     async def _deliver(self, delivery: _Delivery) -> None:
         why = ""
@@ -100,20 +91,20 @@ class Webhook:
                 break
             await asyncio.sleep(wait_s)
         if why:
-            self._say(f"webhook {self._address.place}: a change was not delivered: {why}")
+            self._say(f"webhook {self.place}: a change was not delivered: {why}")
 
     async def _try(self, delivery: _Delivery) -> tuple[bool, str]:
-        """Whether there is nothing left to try, and what went wrong."""
+        """True if there is nothing left to try, and what went wrong."""
         fields = {DELIVERY: delivery.number}
-        if self._address.key is not None:
-            fields[SIGNATURE] = signature(delivery.body, self._address.key)
+        if self._key is not None:
+            fields[SIGNATURE] = signature(delivery.body, self._key)
         try:
             status = await KeptConnection().status_of_post(
-                address_of(self._address.url),
+                address_of(self._url),
                 delivery.body,
                 fields=fields,
                 limit_s=TRY_LIMIT_S,
-                place=self._address.place,
+                place=self.place,
             )
         except EngineError as error:
             return False, str(error)

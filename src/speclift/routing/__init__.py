@@ -1,1 +1,1 @@
-"""Which pool of servers a request goes to: policies, routes and what live traffic teaches. Pure."""
+"""The pool of servers that a request goes to: policies, routes and what live traffic teaches. Pure."""

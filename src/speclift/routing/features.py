@@ -1,4 +1,4 @@
-"""What can be known of a request before it is sent: temperature, lengths, constraints, which conversation. Pure.
+"""The features of a request before it is sent: temperature, lengths, constraints, which conversation. Pure.
 
 Bodies are the caller's. What is of another kind than it should be is as good as absent, and what cannot be read at all
 is passed on unread: the engine says what is wrong with it.
@@ -111,8 +111,8 @@ def _prompts(document: Mapping[str, object]) -> list[str]:
 
 
 def _token_ids(document: Mapping[str, object]) -> int:
-    """Of a prompt that is a list of them, or a list of such lists. The first says what the others are: there may be a
-    million."""
+    """Token ids of a prompt that is a list of them, or of such lists. The first entry is taken for all: there may be
+    a million."""
     prompt = as_list(document.get("prompt"))
     rows = [prompt, *(row for row in prompt if isinstance(row, list))]
     return sum(len(row) for row in rows if row and as_whole(row[0]) is not None)
@@ -151,7 +151,7 @@ def _session(
     messages: Sequence[Mapping[str, object]],
     key: bytes,
 ) -> str | None:
-    """What stays the same from turn to turn: what the caller calls it, or how the conversation begins."""
+    """The part that stays from turn to turn: the caller's name for it, or how the conversation begins."""
     told = fields.get(SESSION_FIELD)
     if told:
         return _digest(("told", told), key)
@@ -171,7 +171,7 @@ def _beginning(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, ob
 
 
 def _digest(parts: Sequence[str], key: bytes) -> str:
-    """With the length of each part, so that no two lists of parts read the same."""
+    """Hash of the parts, each with its length, so that no two lists read the same."""
     digest = blake2b(key=key, digest_size=SESSION_BYTES)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""What live traffic teaches: per segment, the share of requests that goes to the speculative pool. Pure.
+"""Live traffic as a teacher: per segment, the share of requests that goes to the speculative pool. Pure.
 
 A few requests (the canary) go to the other pool, so that both are measured on the same traffic. Where the interval of
 plain over spec lies below 1, the segment moves to plain, and back where it lies above 1 again. What the policy keeps
@@ -86,7 +86,7 @@ class _Row:
 
 
 class LearnedSegment:
-    """Where one segment goes, as far as live traffic has a say in it."""
+    """The pool of one segment, as far as live traffic decides it."""
 
     def __init__(self, policy: ServerPool | None = None) -> None:
         # What the policy said last.
@@ -115,7 +115,7 @@ class LearnedSegment:
         return found
 
     def _against(self, among: int) -> Iterator[tuple[Estimate, Seconds]]:
-        """What speaks against where the segment goes now, the shortest time that shows it first."""
+        """The evidence against the segment's present pool, the shortest horizon that shows it first."""
         for horizon_s, fading in zip(HORIZONS_S, self.evidence, strict=True):
             for evidence in fading.newest_first:
                 speedup = anytime_speedup(evidence, alpha=shift_alpha(horizon_s) / among)
@@ -197,7 +197,7 @@ class Learner:
             self._close_block(name, watched, now_s=now_s, wall_s=request.arrived_s + request.e2e_s)
 
     def _is_warm(self, request: RoutedRequest) -> bool:
-        """Whether the pool that answered has read the conversation's beginning before."""
+        """True if the pool that answered has read the conversation's beginning before."""
         session, pool = request.features.session, request.pool
         if session is None or pool is None:
             return False
@@ -249,7 +249,7 @@ def shift_alpha(horizon_s: Seconds) -> float:
 
 
 def _is_drawn(request: RoutedRequest, usual: ServerPool) -> bool:
-    """Whether chance alone decided between the pools: not load, health, a session's home or a second attempt."""
+    """True if chance alone decided between the pools: not load, health, a session's home or a second attempt."""
     is_measured = request.features.is_generation and request.end is RequestEnd.OK and request.e2e_s > 0
     if (
         not is_measured
@@ -296,7 +296,7 @@ def _octave(count: int | None) -> int:
 
 
 def _evidence(rows: list[_Row], place: int) -> PoolEvidence:
-    """By the metric at this place, of the rows that have it."""
+    """Evidence by the metric at this place, from the rows that have it."""
     numbers: dict[Hashable, int] = {}
     known = [(row, taken) for row in rows if (taken := row.times[place]) is not None and taken > 0]
     return pool_evidence(

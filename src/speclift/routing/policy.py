@@ -1,4 +1,4 @@
-"""Which requests a study allows on servers that speculate, up to which load, and what a kept prefix is worth. Pure.
+"""A policy: the requests that may go to servers that speculate, up to which load, and a kept prefix's worth. Pure.
 
 A policy is what its TOML file says: these types are the file's, its published schema and what is read. What is wrong in
 one is said all at once; what would make things worse is named by `faults`.
@@ -86,7 +86,7 @@ def back_of(leave: int) -> int:
 
 
 class PrefixWorth(PolicyPart, frozen=True, kw_only=True):
-    """What a server saves that has read the beginning of a conversation already, and for how long it is kept."""
+    """The time saved by a server that has read a conversation's beginning, and how long it keeps that."""
 
     saves_s_per_1000_tokens: Seconds = 0.0
     keep_s: Seconds = KEEP_S
@@ -149,7 +149,7 @@ class SegmentRule(PolicyPart, frozen=True, kw_only=True):
         )
 
     def takes_all_of(self, other: SegmentRule) -> bool:
-        """Whether whatever holds for the other holds for this one."""
+        """True if this rule holds for whatever the other holds for."""
         return all(
             (low is None or (other_low is not None and other_low >= low))
             and (high is None or (other_high is not None and other_high <= high))
@@ -159,7 +159,7 @@ class SegmentRule(PolicyPart, frozen=True, kw_only=True):
         ) and all(getattr(self, name) in (None, getattr(other, name)) for name in EXACT)
 
     def words(self) -> str:
-        """As the file says it: what is not said is not there."""
+        """The conditions as the file says them."""
         conditions = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return ", ".join(f"{name} = {_plain(value)}" for name, value in conditions if value is not None)
 
@@ -216,7 +216,7 @@ class PolicySegment(PolicyPart, frozen=True, kw_only=True):
 
     @property
     def gain_s(self) -> Seconds | None:
-        """What spec saves of a request's time; None where that was not measured."""
+        """The time that spec saves of a request; None if it was not measured."""
         if self.speedup is None or self.e2e_s is None or self.speedup <= 0:
             return None
         return self.e2e_s * (1.0 - 1.0 / self.speedup)
@@ -441,7 +441,7 @@ def _wanted(kind: Any, at: str) -> str:
 
 
 def _entry(at: str, place: int, entry: object) -> str:
-    """By its name, where it has one: nobody counts tables."""
+    """The table's place by its name, if it has one: nobody counts tables."""
     name = entry.get("name") if isinstance(entry, dict) else None
     return f"{at} {printable(name, limit=SHOWN_CHARACTERS)!r}" if isinstance(name, str) else f"{at}[{place}]"
 

@@ -62,7 +62,7 @@ def standing_tokens(text: str, tokens_max: Tokens = TOKENS_MAX) -> Ints:
 
 
 def repeated_share(tokens: Ints, setting: DrafterSetting) -> float:
-    """As if all but the first were an answer that the server decodes."""
+    """The share that drafts would have had right if all tokens but the first were an answer."""
     # The first token follows nothing, and one alone repeats nothing.
     if len(tokens) <= 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""Which pool a request goes to, and which of its servers first. Pure: time comes in, and chance has a seed.
+"""The pool that a request goes to, and the order of its servers. Pure: time comes in, and chance has a seed.
 
 In this order: the switch, what the servers themselves say against speculation, the request's segment and what the
 policy says of it, what live traffic taught, the load, the session, who is up, who has least to do.
@@ -45,7 +45,7 @@ SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """What was decided so far, and why."""
+    """The choice so far, and why."""
 
     pool: ServerPool
     reasons: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """Where the beginning of a conversation is in a server's cache."""
+    """The server whose cache has the beginning of a conversation."""
 
     server: str
     pool: ServerPool
@@ -72,7 +72,7 @@ class _Kept:
 
 
 class Router:
-    """Which pool, and which of its servers; without a policy spec, and plain where that is down."""
+    """Routes requests by a policy; without one to spec, and to plain where that is down."""
 
     def __init__(
         self, policy: Policy | None = None, *, learning: Learner | None = None, seed: int = 0

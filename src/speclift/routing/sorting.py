@@ -1,4 +1,4 @@
-"""By which few bounds can live requests be told apart that a study measured as segments? From its own prompts. Pure.
+"""The few bounds that tell live requests apart as a study measured them in segments. From its own prompts. Pure.
 
 What matters is spec or plain: two segments of one pool may be mixed up. A rule takes the requests of one segment that
 goes to spec, and keeps out those that speculation makes slower. Whether it holds is seen on prompts that it was made
@@ -91,7 +91,7 @@ def sorted_prompts(prompts: Sequence[SegmentPrompt], *, names: Sequence[str] = F
 
 
 def _held_out(prompts: Sequence[SegmentPrompt], segment: str, names: Sequence[str]) -> Flags:
-    """Which prompts a rule sends to spec that was made without them."""
+    """The prompts sent to spec by a rule that was made without them."""
     fold = _folds(prompts)
     sent = np.zeros(len(prompts), dtype=bool)
     for number in range(FOLDS):
@@ -117,7 +117,7 @@ def _gains(prompts: Sequence[SegmentPrompt], sent: Flags) -> bool:
 
 
 def _is_safe(prompts: Sequence[SegmentPrompt], sent: Flags) -> bool:
-    """Of every plain segment, so few that on average it stays above the contract's floor."""
+    """True if each plain segment, with what the rule takes of it, stays above the contract's floor on average."""
     plain: dict[str, list[float]] = {}
     for prompt, is_sent in zip(prompts, sent, strict=True):
         if not prompt.is_spec:
@@ -139,7 +139,7 @@ def _any(each: Sequence[Flags], count: int) -> Flags:
 
 
 def _rules(prompts: Sequence[SegmentPrompt], segment: str, names: Sequence[str]) -> tuple[SegmentRule, ...]:
-    """Of its own prompts and those of plain segments; those of other spec segments may fall on either side."""
+    """Rules from the segment's own prompts and plain ones; those of other spec segments may fall on either side."""
     members = [prompt for prompt in prompts if prompt.segment == segment or not prompt.is_spec]
     first = SegmentRule(temperature_max=_highest_temperature(members))
     rules: list[SegmentRule] = []
@@ -155,7 +155,7 @@ def _rules(prompts: Sequence[SegmentPrompt], segment: str, names: Sequence[str])
 
 
 def _highest_temperature(members: Iterable[SegmentPrompt]) -> float | None:
-    """At which spec was measured to pay; None where some requests leave it to the server."""
+    """The highest temperature at which spec was measured to pay; None if some requests leave it to the server."""
     asked = [prompt.features.temperature for prompt in members if prompt.is_spec]
     known = [temperature for temperature in asked if temperature is not None]
     return max(known) if known and len(known) == len(asked) else None
@@ -207,7 +207,7 @@ def _gain(prompts: Iterable[SegmentPrompt]) -> float:
 
 
 def _column(prompts: Sequence[SegmentPrompt], name: str) -> Floats:
-    """What is not said is beyond every bound."""
+    """The feature of each prompt; an absent one is beyond every bound."""
     values = (getattr(prompt.features, name) for prompt in prompts)
     return np.array([math.nan if value is None else value for value in values], dtype=float)
 
@@ -246,7 +246,7 @@ def _best(name: str, distinct: Floats, gained: Floats, *, is_lower: bool) -> _Cu
 
 
 def _sums_from(values: Floats) -> Floats:
-    """Of all from each place on, the first place apart."""
+    """Sums from each place on, the first place apart."""
     return np.asarray(np.cumsum(values[::-1], dtype=np.float64)[::-1][1:])
 
 

@@ -1,4 +1,4 @@
-"""What a gateway counts of the requests that ended: by pool, segment and temperature, within bounds whatever callers
+"""Counts of the requests that a gateway ended, by pool, segment and temperature, within bounds whatever callers
 send. Pure: times come in."""
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Tally:
 
 
 class RecentTimes:
-    """Of the last requests of a segment in a pool, so many of each at most."""
+    """Times of the last requests of a segment in a pool."""
 
     def __init__(self) -> None:
         self._ttft, self._tpot, self._e2e = (deque[Seconds](maxlen=RECENT_MAX) for _ in range(3))

@@ -71,7 +71,7 @@ RATE_S: Seconds = 300.0
 
 
 class Scrape(NamedTuple):
-    """What decoding did between two readings."""
+    """Decoding between two readings."""
 
     from_s: Seconds
     seconds: Seconds
@@ -111,7 +111,7 @@ class TrafficSpread:
     df: float = EXPECTED_DF
 
     def variance(self, requests: float, seconds: Seconds = MIX_S) -> float:
-        """Of the log accepted length of a stretch of `seconds` that rests on so many requests.
+        """Variance of the log accepted length of a stretch of `seconds` that rests on so many requests.
 
         By day many requests show that the mix hardly wanders; that says nothing about single requests, which are what
         matters at night. So these are never taken to differ by less than expected.
@@ -124,7 +124,7 @@ EXPECTED_SPREAD = TrafficSpread()
 
 @dataclass(slots=True)
 class WindowSums:
-    """What scrapes add up to, and how many requests that rests on."""
+    """Sums over scrapes, and how many requests they rest on."""
 
     seconds: Seconds = 0.0
     tokens: float = 0.0
@@ -174,15 +174,15 @@ class SpreadWatch:
 
     @property
     def spread(self) -> TrafficSpread:
-        """What was seen together with what is expected. Each window is in two differences, so that three of these tell
-        as much as two that share none."""
+        """The spread that was seen together with the expected one. Each window is in two differences, so that three of
+        these tell as much as two that share none."""
         return TrafficSpread(
             scale=(EXPECTED_DF + self.squares) / (EXPECTED_DF + self.differences),
             df=EXPECTED_DF + self.differences * 2 / 3,
         )
 
     def interrupt(self) -> None:
-        """What comes next is not compared with what was; how much the server varies is remembered."""
+        """Compares nothing with what was before; how much the server varies is remembered."""
         self.window, self.last_log_length = WindowSums(), None
 
     def follow(self, scrape: Scrape) -> None:
@@ -254,14 +254,14 @@ def seen_variance(tokens: Floats, steps: Floats) -> tuple[Floats, Floats]:
 
 
 def together(seen: Floats, seen_df: Floats, expected: Floats, expected_df: Floats) -> tuple[Floats, Floats]:
-    """What was seen and what is expected, weighed by their degrees of freedom; never less than what was seen."""
+    """Seen and expected variance, weighed by degrees of freedom; never less than what was seen."""
     df = seen_df + expected_df
     return np.maximum(seen, (seen_df * seen + expected_df * expected) / df), df
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Of the accepted length, on the clock of the scrapes."""
+    """A change of the accepted length, on the clock of the scrapes."""
 
     at_s: Seconds
     before: float
@@ -270,7 +270,7 @@ class Change:
 
 @dataclass(slots=True)
 class _Evidence:
-    """For a change in one direction, since it was last nought."""
+    """Evidence of a change in one direction, since it was last nought."""
 
     total: float = 0.0
     since_s: Seconds = 0.0
@@ -314,7 +314,7 @@ class ChangeWatch:
         return self.spreads.spread
 
     def forget(self) -> None:
-        """What comes next is another server, or another k: it is learnt anew."""
+        """Learns anew: what comes next is another server, or another k."""
         self.information = 0.0
         self.rise, self.fall = _Evidence(), _Evidence()
         self.spreads.interrupt()

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from speclift import __version__
@@ -50,18 +49,8 @@ Ready = Callable[[str, tuple[str, ...]], None]
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayEnd:
-    """How a gateway ended."""
-
-    # Streams that were cut off because the time to drain was over.
-    cut: int
-    # By Ctrl-C, and not by being told to stop.
-    is_interrupted: bool
-
-
-def run_gateway(ask: GatewayAsk, *, ready: Ready, say: Say) -> GatewayEnd:
-    """With this process to itself."""
+def run_gateway(ask: GatewayAsk, *, ready: Ready, say: Say) -> tuple[int, bool]:
+    """Runs it with this process to itself; how many streams were cut off at the end, and whether Ctrl-C ended it."""
 
     def settled(listening: str, lines: tuple[str, ...]) -> None:
         # What was imported stays to the end: looking through it for garbage held every stream up for 50 ms.
@@ -72,9 +61,9 @@ def run_gateway(ask: GatewayAsk, *, ready: Ready, say: Say) -> GatewayEnd:
     return run_on_fastest_loop(gateway(ask, ready=settled, say=say))
 
 
-async def gateway(ask: GatewayAsk, *, ready: Ready, say: Say = lambda _: None) -> GatewayEnd:
-    """Until SIGTERM or Ctrl-C, then what is under way is finished. `ready` hears host:port once callers can connect,
-    with what else there is to know of it; `say` what is worth a line later on."""
+async def gateway(ask: GatewayAsk, *, ready: Ready, say: Say = lambda _: None) -> tuple[int, bool]:
+    """Serves until SIGTERM or Ctrl-C, then finishes what is under way. `ready` hears host:port once callers can
+    connect, with what else there is to know of it; `say` what is worth a line later on."""
     async with AsyncExitStack() as stack:
         work = _Gateway(ask, say)
         stack.push_async_callback(work.close)
@@ -85,7 +74,7 @@ async def gateway(ask: GatewayAsk, *, ready: Ready, say: Say = lambda _: None) -
         ready(listening, work.lines())
         await stopping.asked.wait()
         cut = await _drained(work.service, stopping, ask.drain_s)
-    return GatewayEnd(cut=cut, is_interrupted=stopping.is_interrupted)
+    return cut, stopping.is_interrupted
 
 
 async def _drained(service: GatewayService, stopping: _Stopping, limit_s: float) -> int:
@@ -183,7 +172,7 @@ class _Gateway:
         self.service.use_pages(self._pages.routes())
 
     def lines(self) -> tuple[str, ...]:
-        """What whoever started it should know."""
+        """Lines for whoever started it."""
         if self._policy is None:
             return ("no policy: everything goes to --spec, and to --plain where that does not answer",)
         return tuple(policy_lines(self._policy))
@@ -194,7 +183,7 @@ class _Gateway:
             await asyncio.to_thread(self._log.close)
 
     def read_anew(self) -> None:
-        """Beside the traffic, which goes on as it was where the new policy must not be followed."""
+        """Reads the policy again beside the traffic; one that must not be followed changes nothing."""
         if self._log is not None:
             self._log.reopen()
         if self._ask.policy is None:
@@ -218,7 +207,7 @@ class _Gateway:
 
     @contextmanager
     def watching_counts(self) -> Iterator[None]:
-        """Where a study says from which accepted length on it pays, the servers' own counters are held against it."""
+        """Holds the servers' own counters against the study's break-even, if there is a study."""
         path = self._ask.policy
         if path is None or not path.is_dir():
             yield
@@ -264,7 +253,7 @@ class _Gateway:
 
 
 def _followed(path: Path | None, *, learn: bool) -> tuple[Policy | None, Repeats | None]:
-    """What is followed, and what it wants to know of prompts."""
+    """The policy at this path, and the look at prompts that it wants."""
     if path is None:
         return None, None
     # Not before: what reads policies also reads studies, and a gateway without one has no use for it.
@@ -298,7 +287,7 @@ def gateway_settings(ask: GatewayAsk) -> GatewaySettings:
 
 
 def policy_lines(policy: Policy) -> Iterator[str]:
-    """What goes where, a segment a line."""
+    """One line per segment: where it goes."""
     for segment in policy.segments:
         measured = f", {segment.speedup:.2f}x measured" if segment.speedup is not None else ", not measured"
         yield f"{segment.name} goes to {segment.pool.value}{measured}"
@@ -306,8 +295,8 @@ def policy_lines(policy: Policy) -> Iterator[str]:
 
 
 def explained_route(ask: GatewayAsk, data: bytes) -> ExplainedRoute:
-    """Of one request that is not sent, as if every server were up and idle. `data` is its JSON body, or an object with
-    its path, headers and body. UsageError where it is neither."""
+    """The route of one request that is not sent, as if every server were up and idle. `data` is its JSON body, or an
+    object with its path, headers and body. UsageError where it is neither."""
     settings = gateway_settings(ask)
     policy, repeats = _followed(ask.policy, learn=ask.learn)
     path, fields, body = _told_request(data)

@@ -24,12 +24,13 @@ from speclift.http.pages import HTML, TEXT, Guard, HttpService, Route, WebAnswer
 from speclift.live.ask import WatchAsk
 from speclift.live.board import Board, History
 from speclift.live.scraping import Rounds
-from speclift.live.webhook import Webhook, webhook_address
+from speclift.live.webhook import Webhook
 from speclift.studies.private import private_file, private_folder
 from speclift.verbs.keys import key_of, token_of
 from speclift.verbs.watch_plan import Tell, WatchPlan, watch_settings
+from speclift.views.charts import Scale
 from speclift.views.exposition import CONTENT_TYPE, WatchedTotals, watch_exposition
-from speclift.views.watch_page import HOURS, Baseline, PageFrame, Span, watch_list, watch_page
+from speclift.views.watch_page import HOURS, Baseline, PageFrame, watch_list, watch_page
 
 # What is open or under way already when settings are read anew.
 FIXED = ("listen", "token_env", "history", "webhook", "webhook_key_env", "for_s", "once")
@@ -50,8 +51,8 @@ async def watch(
     say: Callable[[str], None] = lambda _: None,
     reread: Callable[[], WatchPlan] | None = None,
 ) -> dict[str, Watched]:
-    """Until `for_s` is over or somebody cancels it; the last that was known of every server. `reread` is called where
-    a SIGHUP wants the settings read anew; `say` hears what is worth a line beside the answers."""
+    """Watches until `for_s` is over or somebody cancels it; returns the last look at every server. `reread` is called
+    where a SIGHUP wants the settings read anew; `say` hears what is worth a line beside the answers."""
     addresses, ask = plan.addresses(), plan.ask
     watching = _Watching(plan, tell=tell, say=say)
     async with AsyncExitStack() as stack:
@@ -94,7 +95,7 @@ class _Watching:
         self._board.close()
 
     def read_anew(self, reread: Callable[[], WatchPlan]) -> None:
-        """Beside the watch, which goes on as it was where the new settings are wrong."""
+        """Reads the settings again beside the watch; wrong ones change nothing."""
         reading = asyncio.get_running_loop().create_task(self._take_over(reread))
         self._reading.add(reading)
         reading.add_done_callback(self._reading.discard)
@@ -160,7 +161,7 @@ class _Watching:
             watched,
             looks,
             frame,
-            span=Span(from_s=began_s, to_s=to_s),
+            span=Scale(low=began_s, high=to_s),
             hours=shown_hours,
             baseline=None if self._studied is None else baseline_at(self._studied, watched.running),
             is_of_several=len(servers) > 1,
@@ -193,7 +194,7 @@ class _Watching:
 
 
 def baseline_at(studied: StudyBreakEvens, running: float | None) -> Baseline:
-    """Of the load nearest to so many requests under way; the lightest where nobody says."""
+    """Baseline times at the load nearest to so many requests under way; the lightest if nobody says."""
     load = min(studied.loads, key=lambda each: abs(each.running - (running or 0.0)))
     unknown = Percentiles(p50=None, p95=None, p99=None)
     ttft, tpot = load.baseline_ttft_s or unknown, load.baseline_tpot_s or unknown
@@ -227,7 +228,7 @@ def _webhook(ask: WatchAsk, say: Callable[[str], None]) -> Webhook | None:
     if ask.webhook is None:
         return None
     key = None if ask.webhook_key_env is None else key_of(ask.webhook_key_env, "--webhook-key-env")
-    return Webhook(webhook_address(ask.webhook, key), say=say)
+    return Webhook(ask.webhook, key, say=say)
 
 
 def _history_file(ask: WatchAsk) -> Path:

@@ -1,4 +1,4 @@
-"""What a watch is asked, what it holds servers against, and what one page of metrics says by itself."""
+"""A watch's servers and flags, what it holds servers against, and the look at one page alone."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def watch_page(text: str, ask: WatchAsk, *, place: str, tell: Tell) -> Watched:
 
 
 def watch_settings(ask: WatchAsk) -> tuple[WatchSettings, StudyBreakEvens | None]:
-    """What servers are held against, and what the study knows of its arm."""
+    """The terms that servers are held against, and the study's break-evens of its arm."""
     studied, again = (None, None) if ask.study is None else _studied(ask.study, ask.arm)
     break_even: BreakEvenAt = planned_break_even
     if ask.break_even is not None:

@@ -1,4 +1,4 @@
-"""What a watch and a gateway know, for Prometheus: text format 0.0.4, one name for each quantity. Pure.
+"""Metrics of a watch and a gateway for Prometheus: text format 0.0.4, one name for each quantity. Pure.
 
 Never a prompt, a token or a key, no name that a caller made up. Nothing known, no sample: a zero would be a claim.
 """
@@ -279,7 +279,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As the format wants it. A carriage return ends no line there, but does in the eyes of some readers."""
+    """A label's text as the format wants it. A carriage return ends no line there, but does for some readers."""
     shown = text[:LABEL_CHARACTERS_MAX].encode("utf-8", "replace").decode()
     return (
         shown.replace("\\", r"\\")

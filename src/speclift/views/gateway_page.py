@@ -1,4 +1,4 @@
-"""What a gateway knows at one moment: as JSON, and as a web page made of that alone. Pure."""
+"""A gateway at one moment: as JSON, and as a web page made of that alone. Pure."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SegmentInPool(Document, frozen=True, kw_only=True):
 
 
 class GatewayDocument(Document, frozen=True, kw_only=True):
-    """What a gateway knows at one moment: /speclift/api/now."""
+    """The document of /speclift/api/now."""
 
     schema: Literal[1] = 1
     at: str
@@ -137,7 +137,7 @@ def gateway_document(board: GatewayBoard) -> GatewayDocument:
 
 
 def gateway_answer(board: GatewayBoard) -> ShortAnswer:
-    """What share of the traffic is on the speculative pool, and what it gains there."""
+    """The share of traffic on the speculative pool, and its gain there."""
     on_spec = spec_share(board.tallies)
     if not any(state.is_up for pool in ServerPool for state in board.pools.of(pool)):
         return answered("No server answers.", [])
@@ -234,7 +234,7 @@ def gateway_page(document: GatewayDocument, frame: PageFrame, *, up_s: Seconds) 
 
 
 def gateway_tone(document: GatewayDocument) -> str:
-    """Of what the watch calls its answers."""
+    """The page's tone, by the watch's names of answers."""
     if not any(server.up for server in document.servers):
         return "unreachable"
     if document.plain_only or document.against_spec:

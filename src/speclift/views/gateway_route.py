@@ -1,4 +1,4 @@
-"""Where a gateway would send one request, and why: as lines and as JSON, for --dry-run. Pure."""
+"""The route of one request and its reasons, as lines and as JSON, for --dry-run. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from speclift.core.units import Tokens
 
 
 class ReadFeatures(Document, frozen=True, kw_only=True):
-    """What was read of the request; never its text."""
+    """The features of the request that were read; never its text."""
 
     path: str
     is_generation: bool

@@ -68,7 +68,7 @@ _TONES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What requests took without speculation at the load nearest to that of now, as a study measured it."""
+    """Times without speculation at the load nearest to that of now, as a study measured them."""
 
     ttft_p50_s: float | None
     ttft_p95_s: float | None
@@ -107,18 +107,6 @@ class TimeChart:
     marks: tuple[TimeMark, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The time that charts show."""
-
-    from_s: Seconds
-    to_s: Seconds
-
-    @property
-    def scale(self) -> Scale:
-        return Scale(low=self.from_s, high=self.to_s)
-
-
 @dataclass(frozen=True, slots=True)
 class _Drawn:
     """One line before it has a place: its values, and the bounds around them where there are some."""
@@ -133,7 +121,7 @@ class _Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFrame:
-    """What a page needs beside what it shows."""
+    """The frame of a page: nonce, refresh, version."""
 
     nonce: str
     every_s: Seconds
@@ -145,7 +133,7 @@ def watch_page(
     looks: Sequence[KeptLook],
     frame: PageFrame,
     *,
-    span: Span,
+    span: Scale,
     hours: int,
     baseline: Baseline | None,
     is_of_several: bool,
@@ -247,7 +235,7 @@ def time_words(times: LivePercentiles) -> str:
     return ", ".join(f"{name} {seconds(value)}" for name, value in named if value is not None) or "–"
 
 
-def watch_charts(looks: Sequence[KeptLook], span: Span, baseline: Baseline | None) -> list[TimeChart]:
+def watch_charts(looks: Sequence[KeptLook], span: Scale, baseline: Baseline | None) -> list[TimeChart]:
     """Without those of which nothing is known."""
     rate = [_Drawn("accepted of drafted", "s4", _of("acceptance_rate"))]
     requests = [_Drawn("running", "s1", _of("running")), _Drawn("waiting", "s2", _of("waiting"))]
@@ -263,12 +251,12 @@ def watch_charts(looks: Sequence[KeptLook], span: Span, baseline: Baseline | Non
     return [chart for chart in wanted if chart is not None]
 
 
-def time_marks(looks: Sequence[KeptLook], span: Span) -> tuple[TimeMark, ...]:
+def time_marks(looks: Sequence[KeptLook], span: Scale) -> tuple[TimeMark, ...]:
     """The newest, where there are too many."""
     marked = [look for look in looks if look.marks][-MARKS_MAX:]
     return tuple(
         TimeMark(
-            x=span.scale(look.at_s),
+            x=span(look.at_s),
             words=f"{moment(look.at_s)} {', '.join(mark.replace('-', ' ') for mark in look.marks)}",
             style=next((_TONES[mark] for mark in look.marks if mark in _TONES), "base"),
         )
@@ -314,7 +302,7 @@ def _of(field: str) -> Callable[[KeptLook], float | None]:
 def _chart(
     title: str,
     looks: Sequence[KeptLook],
-    span: Span,
+    span: Scale,
     drawn: Sequence[_Drawn],
     words: Callable[[float], str],
     *,
@@ -336,7 +324,7 @@ def _chart(
     y = Scale(low=ticks[0], high=ticks[-1])
     return TimeChart(
         title=title,
-        lines=tuple(_line(each, looks, span.scale, y) for each in drawn),
+        lines=tuple(_line(each, looks, span, y) for each in drawn),
         x_ticks=_time_ticks(span),
         y_ticks=fitting_ticks(
             [(value, words(value) if value else "0") for value in (ticks[0], ticks[-1], *ticks[1:-1])],
@@ -395,15 +383,15 @@ def _runs(looks: Sequence[KeptLook], value: Callable[[KeptLook], float | None]) 
         yield run
 
 
-def _time_ticks(span: Span) -> tuple[Tick, ...]:
-    length_s = span.to_s - span.from_s
+def _time_ticks(span: Scale) -> tuple[Tick, ...]:
+    length_s = span.high - span.low
     step_s = next((step for step in TIME_STEPS_S if length_s / step <= TIMES_MAX), TIME_STEPS_S[-1])
-    first = math.ceil(span.from_s / step_s)
-    count = int((span.to_s - first * step_s) / step_s) + 1
+    first = math.ceil(span.low / step_s)
+    count = int((span.high - first * step_s) / step_s) + 1
     form = "%m-%d" if step_s >= DAY_S else "%H:%M"
     times = [(first + index) * step_s for index in range(max(0, count))]
     wanted = [(at_s, datetime.fromtimestamp(at_s, tz=UTC).strftime(form)) for at_s in times]
-    return fitting_ticks(wanted, span.scale, AREA_WIDTH_PX)
+    return fitting_ticks(wanted, span, AREA_WIDTH_PX)
 
 
 def _plain_number(value: float) -> str:

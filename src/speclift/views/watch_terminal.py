@@ -32,7 +32,7 @@ URL_CHARACTERS = 48
 
 
 class _Kept:
-    """What the screen remembers of one server."""
+    """One server as the screen remembers it."""
 
     def __init__(self) -> None:
         self.lengths: deque[float | None] = deque(maxlen=KEPT_LOOKS)
@@ -61,7 +61,7 @@ class WatchScreen:
         self._noted = ""
 
     def note(self, words: str) -> None:
-        """What is worth a line beside the answers."""
+        """Shows a line beside the answers."""
         self._noted = printable(words, limit=400)
 
     def take(self, watched: Watched) -> None:

@@ -218,7 +218,7 @@ def _text_bytes(request: RoutedRequest) -> Bytes:
 
 
 def _rounded(value: float | None) -> float | None:
-    """What a caller sends as NaN is no number that JSON has."""
+    """The number with six digits; None for NaN, which JSON has not."""
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
@@ -231,7 +231,7 @@ def _opened(path: Path) -> int:
 
 
 def _is_still_there(file: int | None, path: Path) -> bool:
-    """Whether the name still means the file that is open."""
+    """True if the name still means the file that is open."""
     if file is None:
         return False
     try:

@@ -1,5 +1,5 @@
-"""Which servers answer: asked again and again, and at once where one failed to answer a caller. And whether speculation
-pays there, by what they count themselves: where it does not it is off for a while, then tried again.
+"""Servers that answer: all are asked again and again, and at once where one failed to answer a caller. Speculation that
+does not pay, by what servers count themselves, is off for a while, then tried again.
 
 A pool that gets no requests tells nothing, so it cannot be waited for: after the time that a verdict looks back over it
 is tried again, and twice as long after each time that it was in vain.
@@ -33,7 +33,7 @@ FORGOTTEN_S: Seconds = 4 * HOLD_S
 
 
 class HealthChecks:
-    """Of all servers, each at its own pace."""
+    """Checks of all servers, each at its own pace."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -114,7 +114,7 @@ class HealthChecks:
 
 
 class TurnedAway:
-    """What speaks against the speculative pool, by looks at its servers."""
+    """The words that hold the speculative pool back, by looks at its servers."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._looks: dict[str, Watched | None] = dict.fromkeys(urls)
@@ -140,7 +140,7 @@ class TurnedAway:
         return self._words
 
     def _all_say_no(self) -> bool:
-        """Of those that have traffic, all: one that still pays is reason enough to keep the pool."""
+        """True if no server with traffic still pays: one that does is reason enough to keep the pool."""
         payoffs = {look.verdict for look in self._looks.values() if look is not None and not look.unreachable}
         return Payoff.DOES_NOT_PAY in payoffs and payoffs <= {Payoff.DOES_NOT_PAY, Payoff.NO_TRAFFIC}
 

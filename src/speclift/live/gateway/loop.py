@@ -1,4 +1,4 @@
-"""What carries the gateway's connections: uvloop where it is installed, else Python's own loop (ADR 0008)."""
+"""The event loop of the gateway's connections: uvloop where it is installed, else Python's own loop (ADR 0008)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ READ_BYTES = 64 * 1024
 
 
 def loop_name() -> str:
-    """Of what `run_on_fastest_loop` runs on."""
+    """The name of the loop that `run_on_fastest_loop` runs on."""
     return "asyncio" if _uvloop_factory() is None else "uvloop"
 
 
