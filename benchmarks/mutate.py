@@ -71,7 +71,7 @@ NET = (
         for name in ("known_truth", "live_window", "load_curve", "nodes", "noise")
     ),
     *(f"tests/statistics/test_{name}.py" for name in ("pool_comparison", "stats", "tails", "upgrade")),
-    "tests/verdict/test_looks_on_known_truth.py",
+    *(f"tests/verdict/test_{name}.py" for name in ("conditions", "looks", "looks_on_known_truth", "verdict")),
     "tests/verdict/test_verdict_on_known_truth.py",
 )
 # Its functions run in processes of their own as well, where a change in memory does not come along.

@@ -24,6 +24,7 @@ class Judged(NamedTuple):
     rules: str = ""
 
 
+THREE = "arm = 'arm' AND request_id IN ('p0', 'p1', 'p2') AND round = 0 AND load LIKE '%1%'"
 CODES = {"ship": 0, "ship-on-conditions": 3, "do-not-ship": 4, "inconclusive": 5, "output-changed": 6}
 # A study of 24 prompts leaves these open.
 ALWAYS = {"lossless:warn", "tail:warn"}
@@ -182,6 +183,14 @@ CASES = [
         "inconclusive",
         "but too many requests could not be compared",
         "left-out:fail failures:fail",
+    ),
+    Judged(
+        "requests that fail more often",
+        "faster",
+        f"{failing('id = 1', '500')}; {failing(THREE, '500')}",
+        "",
+        "ship-on-conditions",
+        "Switch on arm only for",
     ),
     Judged(
         "few prompts",

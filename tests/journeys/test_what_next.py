@@ -61,6 +61,14 @@ CASES = {
         (*MINE, "--segment copy --requests 8 --launches 1"),
         17.4,
     ),
+    "traffic that a quick look chose": (
+        "faster",
+        f"{ONE_LAUNCH_OF_FOUR}; UPDATE records SET segment = 'chat'; UPDATE requests SET body = "
+        "replace(replace(body, 'copy', 'chat'), 'code', 'chat')",
+        "",
+        ("decide --engine fake --segment chat --max-tokens 64 --requests 24 --launches 1",),
+        51.4,
+    ),
     "requests for a percentile": (
         "faster",
         typed_as(*MINE),
