@@ -13,7 +13,7 @@ from msgspec import structs
 
 from installing import installed
 from running import FAST
-from speclift.bench.gate_run import GateAsk
+from speclift.bench.gate_run import GateAsk, settle_by_equality
 from speclift.bench.observer import Observer
 from speclift.bench.workplace import HERE
 from speclift.core.arm import Arm, ServerSettings
@@ -22,7 +22,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Message, Request
 from speclift.fleet.mirror import StudyCall
-from speclift.fleet.workplace import SettleJob
+from speclift.fleet.workplace import WorkJob
 from speclift.lossless.gate import ArmGate, Gate, Greedy, Result
 from speclift.lossless.questions import QUICK
 
@@ -76,7 +76,9 @@ def settled(
 ) -> Gate:
     ask, deadline = asked(engine(*truths, kind=kind)), Deadline.after(limit_s, clock=time.monotonic)
     logs = tmp_path / "logs"
-    return HERE.settle(gate or open_gate(), ask, logs=logs, observer=Observer(), deadline=deadline)
+    return HERE.run(
+        settle_by_equality, gate or open_gate(), ask, logs=logs, observer=Observer(), deadline=deadline
+    )
 
 
 @pytest.mark.slow
@@ -90,7 +92,7 @@ def test_equal_answers_settle_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_node_of_a_fleet_settles_it_too(tmp_path: Path) -> None:
-    job = SettleJob(gate=open_gate(), ask=asked(engine()), left_s=None)
+    job = WorkJob(work=settle_by_equality, arguments=(open_gate(), asked(engine())), left_s=None)
     sent = pickle.loads(pickle.dumps(job))
     said: list[StudyCall] = []
     gate = asyncio.run(sent.run(tmp_path / "node", said.append))

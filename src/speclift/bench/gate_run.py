@@ -442,12 +442,16 @@ class AskedAgain:
     is_enough: Callable[[Fresh], bool] = always_enough
 
 
-async def ask_again(engine: Engine, asked: AskedAgain, *, log: Path, deadline: Deadline) -> Fresh:
+async def ask_again(
+    spec: EngineSpec, asked: AskedAgain, *, logs: Path, observer: Observer, deadline: Deadline
+) -> Fresh:
     """Each prompt alone and again within a batch: the reference, and the noise of the baseline's arithmetic.
 
     Half of the time is for the first, so that both are there when it ends. Where that is not enough, the others: how
     often the baseline parts from itself shows on the prompts that nobody parted on as well.
     """
+    differ = len(asked.questions)
+    observer.say(f"lossless gate: {differ} answers differ; asking the baseline again for log-probabilities")
     references: list[Answer] = []
     again: list[Answer] = []
 
@@ -458,7 +462,7 @@ async def ask_again(engine: Engine, asked: AskedAgain, *, log: Path, deadline: D
         )
 
     async with ends_at(deadline, lambda: "launching the baseline for the lossless gate"):
-        server = await engine.launch(baseline_arm(), log=log)
+        server = await build_engine(spec).launch(baseline_arm(), log=logs / "baseline.log")
     try:
         with contextlib.suppress(BudgetSpent):
             async with ends_at(deadline, lambda: "asking the baseline again"):

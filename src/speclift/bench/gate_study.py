@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from speclift.bench.bench import Bench
-from speclift.bench.gate_run import AskedAgain, GateAsk, arms_left_open
+from speclift.bench.gate_run import (
+    AskedAgain,
+    GateAsk,
+    arms_left_open,
+    ask_again,
+    run_gate,
+    settle_by_equality,
+)
 from speclift.bench.observer import Observer
 from speclift.bench.run import launches_took
 from speclift.bench.soak_gate import SOAK_MIN_S, SoakSettings, check_soak
@@ -157,7 +164,7 @@ def _full(
         launch_s=max(launches_took(study), default=0.0),
     )
     logs = study.logs / "verify"
-    gate, is_cut_short = place.run_gate(asked, logs=logs, observer=observer, deadline=deadline)
+    gate, is_cut_short = place.run(run_gate, asked, logs=logs, observer=observer, deadline=deadline)
     if not is_cut_short:
         return gate
     # The study's own answers are no proof that nothing changed, but they can show that something did.
@@ -184,17 +191,14 @@ def _quick(
     askable = [request for request in plan.requests if not request.has_tools]
     parted = {*parted_requests(gate)} & {request.id for request in askable}
     if parted:
-        observer.say(
-            f"lossless gate: {len(parted)} answers differ; asking the baseline again for log-probabilities"
-        )
         questions = [_margin_question(request) for request in askable if request.id in parted]
         others = [_margin_question(request) for request in askable if request.id not in parted]
         try:
             if not deadline.has(max(launches_took(study), default=0.0)):
                 raise BudgetSpent(deadline, "the lossless gate still needed a launch of the baseline")
             again = AskedAgain(questions=questions, others=others, is_enough=recorded.is_enough)
-            log = study.logs / "verify-baseline.log"
-            fresh = place.ask_again(study.engine, again, log=log, deadline=deadline)
+            logs = study.logs / "verify"
+            fresh = place.run(ask_again, study.engine, again, logs=logs, observer=observer, deadline=deadline)
         except OperatingError as error:
             note = f"no log-probabilities for the differences: {error}"
             return structs.replace(gate, notes=(*gate.notes, note), wall_s=time.monotonic() - started_s)
@@ -211,7 +215,8 @@ def _quick(
         seed=plan.seed,
         launch_s=max(launches_took(study), default=0.0),
     )
-    return place.settle(gate, asked, logs=study.logs / "verify", observer=observer, deadline=deadline)
+    logs = study.logs / "verify"
+    return place.run(settle_by_equality, gate, asked, logs=logs, observer=observer, deadline=deadline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from speclift.bench.ask import Ask
 from speclift.bench.gate_run import GateAsk
+from speclift.bench.gate_run import run_gate as full_gate
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import Prepared, prepare
 from speclift.bench.soak_gate import SoakSettings, begin_soak, check_soak
@@ -163,7 +164,7 @@ def run_gate(ask: Ask, observer: Observer, *, depth: Depth, deadline: Deadline) 
         tempfile.TemporaryDirectory(prefix="speclift-verify-") as logs,
         gate_place(ask.on, prepared, observer) as place,
     ):
-        gate, _ = place.run_gate(asked, logs=Path(logs), observer=observer, deadline=deadline)
+        gate, _ = place.run(full_gate, asked, logs=Path(logs), observer=observer, deadline=deadline)
         return gate
 
 
