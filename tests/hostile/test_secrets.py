@@ -255,6 +255,11 @@ def test_a_line_that_is_refused_keeps_its_secret(line: str, cli: Cli) -> None:
         assert SECRET not in result.stdout + result.stderr
 
 
+def test_an_emptied_environment_is_told(cli: Cli) -> None:
+    for words in (["env -i A=1 vllm serve m"], ["--", *["env", "-i", "A=1", "vllm", "serve", "m"]]):
+        assert "env -i is left out" in " ".join(cli("lint", *words).stderr.split())
+
+
 def test_a_server_is_started_with_the_secret_and_its_log_is_left_without(tmp_path: Path) -> None:
     typed = (
         "--api-key",

@@ -132,12 +132,8 @@ def read_command(
 ) -> Pasted | Foreign | None:
     """The words of one simple command; None where it starts no engine that is known here."""
     environment, rest = assignments(words)
-    server = read_program(rest, environment, dialects, release=release, expansions=expansions)
-    is_emptied = not {"-", "-i", "--ignore-environment"}.isdisjoint(words[: len(words) - len(rest)])
-    if not is_emptied or not isinstance(server, Pasted):
-        return server
-    said = "env -i is left out: the variables of the shell reach the server as well"
-    return replace(server, notes=(*server.notes, said))
+    notes = _emptied_note(words[: len(words) - len(rest)])
+    return read_program(rest, environment, dialects, release=release, expansions=expansions, notes=notes)
 
 
 def read_program(
@@ -147,6 +143,7 @@ def read_program(
     *,
     release: Release | None = None,
     expansions: Expansions = NOTHING,
+    notes: tuple[str, ...] = (),
 ) -> Pasted | Foreign | None:
     """The same, where the variables before the program have been taken off."""
     words, respelled = _hyphenated(words, dialects)
@@ -170,6 +167,7 @@ def read_program(
         if "xargs" in wrapper
         else (),
         notes=(
+            *notes,
             *respelled,
             *(
                 f"{shortened(word)} is filled in by the shell: copied unchanged, not checked"
@@ -239,6 +237,12 @@ def assignments(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]
             return environment, list(words[index:])
         index += 1
     return environment, []
+
+
+def _emptied_note(before: Sequence[str]) -> tuple[str, ...]:
+    if {"-", "-i", "--ignore-environment"}.isdisjoint(before):
+        return ()
+    return ("env -i is left out: the variables of the shell reach the server as well",)
 
 
 def _program(words: Sequence[str], dialects: Dialects) -> tuple[Dialect, Started] | Foreign | None:
@@ -405,7 +409,10 @@ def read_script(
             before.environment += environment
             before.pieces += command.expansions.pieces if environment else ()
             continue
-        server = read_program(rest, environment, dialects, release=release, expansions=command.expansions)
+        notes = _emptied_note(words[: len(words) - len(rest)])
+        server = read_program(
+            rest, environment, dialects, release=release, expansions=command.expansions, notes=notes
+        )
         if isinstance(server, Pasted):
             servers.append(_placed(server, command, before))
         elif server is not None:

@@ -85,7 +85,7 @@ def _reported(
 
 
 def _asked_by_words(words: Sequence[str], dialects: Dialects) -> tuple[Pasted, ...]:
-    return questions_in(words[0] if len(words) == 1 else shlex.join(words), dialects).asked
+    return questions_in(words[0] if len(words) == 1 else shlex.join(words), dialects)[0]
 
 
 def _is_speculative(server: Pasted | Foreign, dialects: Dialects) -> bool:
@@ -95,16 +95,16 @@ def _is_speculative(server: Pasted | Foreign, dialects: Dialects) -> bool:
 def _read(text: str, dialects: Dialects, version: str | None) -> Sequence[Pasted | Foreign]:
     """Every server in it, with the metrics that are asked for; at least one of either."""
     release = _release_asked(dialects, version)
-    questions = questions_in(text, dialects)
+    asked_for_metrics, is_file = questions_in(text, dialects)
     try:
         # In a file of queries words that start a server are a title's or a description's.
-        is_read = not questions.is_file or _MANIFEST.search(text) is not None
+        is_read = not is_file or _MANIFEST.search(text) is not None
         servers = list(_read_servers(text, dialects, release)) if is_read else []
     except UsageError:
-        if not questions.asked:
+        if not asked_for_metrics:
             raise
         servers = []
-    for asked in questions.asked:
+    for asked in asked_for_metrics:
         at = next((place for place, each in enumerate(servers) if _is_of(each, asked.engine)), None)
         if at is None:
             servers.append(asked)

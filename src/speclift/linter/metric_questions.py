@@ -33,7 +33,7 @@ class Query:
     """`asked_by` in words; `fails` what becomes of whoever asks where nothing answers; `record` the series that it
     makes itself, `fault` why there is no text to read."""
 
-    text: str
+    text: str = ""
     asked_by: str = ""
     fails: str = "finds nothing"
     record: str = ""
@@ -41,7 +41,7 @@ class Query:
 
 
 def file_queries(documents: list[object]) -> list[Query]:
-    return [query for document in documents for query in _queries(document, asker=None, is_inner=False)]
+    return [query for document in documents for query in _queries(document, asker=Query(), is_inner=False)]
 
 
 def url_query(url: str) -> str | None:
@@ -50,21 +50,14 @@ def url_query(url: str) -> str | None:
     return None if match is None else unquote_plus(match[1]) if "%" in match[1] else match[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asker:
-    words: str
-    fails: str
-    record: str = ""
-
-
-def _queries(value: object, *, asker: _Asker | None, is_inner: bool) -> Iterator[Query]:
+def _queries(value: object, *, asker: Query, is_inner: bool) -> Iterator[Query]:
     if isinstance(value, Mapping):
         if value.get("type") in _OTHER_VARIABLES and "name" in value:
             return
         asker = _asker(value) or asker
         for key, inner in value.items():
             if key in _QUERY_KEYS and isinstance(inner, str):
-                yield _query(inner, asker)
+                yield replace(asker, text=inner)
             elif isinstance(inner, str) and not is_inner and _is_file(inner):
                 yield from _inner_queries(str(key), inner)
             else:
@@ -74,24 +67,20 @@ def _queries(value: object, *, asker: _Asker | None, is_inner: bool) -> Iterator
             yield from _queries(inner, asker=asker, is_inner=is_inner)
 
 
-def _query(text: str, asker: _Asker | None) -> Query:
-    if asker is None:
-        return Query(text=text)
-    return Query(text=text, asked_by=asker.words, fails=asker.fails, record=asker.record)
-
-
-def _asker(value: Mapping[str, object]) -> _Asker | None:
-    """Who stands behind the queries in this map; None where it is whoever stood around it."""
+def _asker(value: Mapping[str, object]) -> Query | None:
+    """The queries in this map by who asks, still without a text; None where it is whoever stood around it."""
     if isinstance(value.get("alert"), str):
-        return _Asker(f"alert {_name(value['alert'])}", "can never fire")
+        return Query(asked_by=f"alert {_name(value['alert'])}", fails="can never fire")
     if isinstance(value.get("record"), str):
-        return _Asker(f"rule {_name(value['record'])}", "records nothing", str(value["record"]))
+        return Query(
+            asked_by=f"rule {_name(value['record'])}", fails="records nothing", record=str(value["record"])
+        )
     if "targets" in value and isinstance(value.get("title"), str):
-        return _Asker(f"panel {_name(value['title']) or 'without a title'}", "stays empty")
+        return Query(asked_by=f"panel {_name(value['title']) or 'without a title'}", fails="stays empty")
     if "query" in value and isinstance(value.get("name"), str):
-        return _Asker(f"variable {_name(value['name'])}", "has no values")
+        return Query(asked_by=f"variable {_name(value['name'])}", fails="has no values")
     if isinstance(value.get("triggers"), list):
-        return _Asker("the trigger", "never scales")
+        return Query(asked_by="the trigger", fails="never scales")
     return None
 
 
@@ -117,7 +106,7 @@ def _inner_queries(name: str, text: str) -> Iterator[Query]:
         )
         return
     for document in documents:
-        yield from _queries(document, asker=None, is_inner=True)
+        yield from _queries(document, asker=Query(), is_inner=True)
 
 
 def _values(documents: list[tuple[int, object]]) -> list[object]:
@@ -229,26 +218,19 @@ SHOWN_MAX = 80
 WORDS_MAX = 3  # that no engine exports, in an expression; with more it is prose
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
-    """One `Pasted` for each engine that is asked for metrics. `is_file`: the text is a file of queries."""
-
-    asked: tuple[Pasted, ...] = ()
-    is_file: bool = False
-
-
-def questions_in(text: str, dialects: Dialects) -> Questions:
-    """UsageError where a text is a file of queries and cannot be read as one."""
+def questions_in(text: str, dialects: Dialects) -> tuple[tuple[Pasted, ...], bool]:
+    """One `Pasted` for each engine that is asked for metrics, and whether the text is a file of queries. UsageError
+    where it is one that cannot be read."""
     told = [(dialect, dialect.metrics) for dialect in dialects.in_question if dialect.metrics is not None]
     asked = _by_engine(_file_queries(text, told), (), told, "")
     if asked:
-        return Questions(asked=asked, is_file=True)
+        return asked, True
     lines = asked_by_lines(text)
     written = [query for document in lines.documents for query in _file_queries(document, told)]
     asked = _by_engine([*lines.queries, *written], lines.patterns, told, text)
     if not (lines.queries or lines.patterns or written) and asked and _is_expression(text, told):
         asked = _by_engine([Query(text=text)], (), told, "")
-    return Questions(asked=asked)
+    return asked, False
 
 
 def _file_queries(text: str, told: Sequence[tuple[Dialect, MetricNames]]) -> Sequence[Query]:

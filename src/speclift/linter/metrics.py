@@ -53,12 +53,6 @@ class Selection:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-
-
 def selection(expression: str) -> Selection:
     return _Reader(expression).read()
 
@@ -79,12 +73,12 @@ class _Reader:
     def read(self) -> Selection:
         fault = ""
         while self._at < len(self._tokens) and not fault:
-            token = self._tokens[self._at]
+            kind, text = self._tokens[self._at]
             self._at += 1
-            if token.kind == "name":
-                self._name(token.text)
-            elif token.kind == "sign":
-                fault = self._sign(token.text)
+            if kind == "name":
+                self._name(text)
+            elif kind == "sign":
+                fault = self._sign(text)
         if self._closings and not fault:
             fault = f"{self._closings[-1]} is missing at its end"
         return Selection(
@@ -117,31 +111,32 @@ class _Reader:
         """Of {…}: labels are whoever's scrape adds them; a name may stand in __name__ or alone in quotes."""
         before = "{"
         while self._at < len(self._tokens):
-            token = self._tokens[self._at]
+            kind, text = self._tokens[self._at]
             self._at += 1
-            if token.kind == "sign" and token.text == "}":
+            if (kind, text) == ("sign", "}"):
                 return True
-            if token.kind == "text" and before in ("{", ","):
+            if kind == "text" and before in ("{", ","):
                 if self._peek() in ("}", ","):
-                    self._names.setdefault(token.text[1:-1])
-            elif token.kind == "name" and token.text == "__name__" and self._at + 1 < len(self._tokens):
-                sign, value = self._tokens[self._at : self._at + 2]
-                if value.kind == "text" and sign.text in ("=", "=~"):
-                    found = self._names if sign.text == "=" else self._patterns
-                    found.setdefault(value.text[1:-1])
-            before = token.text
+                    self._names.setdefault(text[1:-1])
+            elif (kind, text) == ("name", "__name__") and self._at + 1 < len(self._tokens):
+                (_, sign), (value_kind, value) = self._tokens[self._at : self._at + 2]
+                if value_kind == "text" and sign in ("=", "=~"):
+                    names = self._names if sign == "=" else self._patterns
+                    names.setdefault(value[1:-1])
+            before = text
         return False
 
     def _peek(self) -> str:
-        return self._tokens[self._at].text if self._at < len(self._tokens) else ""
+        return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
 
     def _skip_to(self, closing: str) -> None:
-        while self._at < len(self._tokens) and self._tokens[self._at].text != closing:
+        while self._at < len(self._tokens) and self._tokens[self._at][1] != closing:
             self._at += 1
         self._at += 1
 
 
-def _tokens(expression: str) -> Iterator[_Token]:
+def _tokens(expression: str) -> Iterator[tuple[str, str]]:
+    """Kind and text of each."""
     is_range = False
     for match in _TOKEN.finditer(expression):
         kind, text = match.lastgroup or "", match[0]
@@ -149,7 +144,7 @@ def _tokens(expression: str) -> Iterator[_Token]:
         if kind == "sign" and text in "[]":
             is_range = text == "["
         if kind != "blank" and not (is_range and kind == "name"):
-            yield _Token(kind, text)
+            yield kind, text
         # Behind a quote that is never closed nothing is known, and looking again from each further one takes for ever.
         if kind == "sign" and text in "\"'`":
             return
