@@ -124,9 +124,8 @@ def _show(done: Verified, ask: Ask, narrator: Narrator, *, as_json: bool, markdo
     from speclift.lossless.gate_answer import gate_answer
     from speclift.verbs.verify import keep_gate_document
     from speclift.views.answer_terminal import AnswerScreen
-    from speclift.views.lossless import STYLES, gate_view
+    from speclift.views.gate_terminal import STYLES, gate_view, soak_view
     from speclift.views.markdown import verify_markdown
-    from speclift.views.soak_terminal import soak_view
 
     gate, document = done.gate, done.document(ask.argv)
     if as_json:

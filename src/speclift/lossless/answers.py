@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -294,24 +294,6 @@ SALAD_SHARE = 0.15
 _WORD = re.compile(r"\S+")
 # One letter on either side is enough: more of them would be tried again from each letter of a long word.
 _BROKEN = re.compile(r"[^\W\d_][\d_#$%&*+/<=>@\\^|~]++[^\W\d_]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextFaults:
-    """Answers of one server that loop or are garbled."""
-
-    answers: int
-    looping: tuple[str, ...]
-    garbled: tuple[str, ...]
-
-
-def text_faults(texts: Sequence[tuple[str, str]]) -> TextFaults:
-    """`texts` are (case, text)."""
-    return TextFaults(
-        answers=len(texts),
-        looping=tuple(case for case, text in texts if is_looping(text)),
-        garbled=tuple(case for case, text in texts if is_garbled(text)),
-    )
 
 
 def is_looping(text: str) -> bool:

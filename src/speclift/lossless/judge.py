@@ -16,7 +16,16 @@ from speclift.core.errors import EngineError, OperatingError
 from speclift.core.results import Finding, Level, fail, warn
 from speclift.core.speculation import Speculation, Synthetic, method_name
 from speclift.core.traffic import Request
-from speclift.lossless.answers import Answer, Compared, Divergence, Kind, compare, hazard, text_faults
+from speclift.lossless.answers import (
+    Answer,
+    Compared,
+    Divergence,
+    Kind,
+    compare,
+    hazard,
+    is_garbled,
+    is_looping,
+)
 from speclift.lossless.calibration import TokenScore, text_tests
 from speclift.lossless.gate import ArmGate, EdgeCheck, Example, Gate, Greedy, Hazard, Result, Sampled, worst
 from speclift.lossless.greedy import TOGETHER, Control, divergences, judge_greedy, settled_by_equality
@@ -193,30 +202,33 @@ def garbled_finding(arm: str, told: ServerAnswers, baseline: ServerAnswers) -> F
 def _faults_beyond(
     arm: str, answers: Sequence[Answer], baseline: Sequence[Answer], *, alpha: float
 ) -> Finding | None:
-    own, theirs = text_faults(_said(answers)), text_faults(_said(baseline))
-    for what, mine, others in (
-        ("garbled", own.garbled, theirs.garbled),
-        ("looping", own.looping, theirs.looping),
-    ):
-        if not mine or not theirs.answers:
+    texts, theirs = _texts(answers), _texts(baseline)
+    for what, shows in (("garbled", is_garbled), ("looping", is_looping)):
+        mine = [case for case, text in texts.items() if shows(text)]
+        if not mine or not theirs:
             continue
-        table = np.array([[len(mine), own.answers - len(mine)], [len(others), theirs.answers - len(others)]])
+        others = sum(map(shows, theirs.values()))
+        table = np.array([[len(mine), len(texts) - len(mine)], [others, len(theirs) - others]])
         from scipy import stats  # half a second, for what hardly ever is
 
         p_value = float(stats.fisher_exact(table, alternative="greater")[1])
         if p_value < alpha:
             return fail(
                 f"{what}-text",
-                f"{len(mine)} of {own.answers} answers are {what}, the baseline's {len(others)} of "
-                f"{theirs.answers} (p = {p_value:.1g}); first: {mine[0]}",
+                f"{len(mine)} of {len(texts)} answers are {what}, the baseline's {others} of {len(theirs)} "
+                f"(p = {p_value:.1g}); first: {mine[0]}",
                 arm=arm,
             )
     return None
 
 
-def _said(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+def _texts(answers: Sequence[Answer]) -> dict[str, str]:
     """One text of each case: the same prompt and seed again are no further evidence."""
-    return list({answer.case: answer.text for answer in reversed(answers) if answer.is_ok}.items())[::-1]
+    texts: dict[str, str] = {}
+    for answer in answers:
+        if answer.is_ok:
+            texts.setdefault(answer.case, answer.text)
+    return texts
 
 
 def acceptance_findings(arm: str, told: ServerAnswers) -> list[Finding]:

@@ -5,19 +5,16 @@ A section for each question that people ask, in the order in which they ask.
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from speclift.core.results import Decision
 from speclift.search.tuning import ConfirmedTuning
 from speclift.verdict.document import VerdictDocument
 from speclift.views import page_latency, page_sure, page_traffic, page_why
-from speclift.views.charts_plot import Plot, speedup_over_load, survival
+from speclift.views.charts_plot import speedup_over_load, survival
 from speclift.views.page_cells import cell_table
 from speclift.views.page_document import shown_arm
 from speclift.views.page_glossary import GLOSSARY, TermLinks
 from speclift.views.page_templates import page_template
 from speclift.views.tuning_figures import (
-    SpeedupTable,
     cost_line,
     dropped_lines,
     error_lines,
@@ -46,15 +43,6 @@ QUESTIONS = {
     "cells": "What was measured in every cell?",
     "rerun": "How do I run it again?",
 }
-
-
-class _TuningWords(TypedDict):
-    """What templates/tuning.html takes."""
-
-    cost: str
-    picture: Plot | None
-    tables: tuple[SpeedupTable, ...]
-    notes: list[tuple[str, list[str]]]
 
 
 def page(document: VerdictDocument) -> str:
@@ -90,7 +78,7 @@ def page(document: VerdictDocument) -> str:
     )
 
 
-def _tuning(tuning: ConfirmedTuning) -> _TuningWords:
+def _tuning(tuning: ConfirmedTuning) -> dict[str, object]:
     """What the page says of the search, in the words of the terminal."""
     schedule = schedule_line(tuning)
     return {
