@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 
 from speclift.core.document import Json, plain_object, read
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.records import Launch, Provenance, Record
+from speclift.core.records import Provenance, Record
 from speclift.core.traffic import Request
 from speclift.workload.experiment import StudyPlan
 
@@ -133,9 +133,10 @@ def read_record(row: Mapping[str, object]) -> Record:
     return read(Record, {**fields, "text": text.decode("utf-8", "surrogatepass"), "place": fields})
 
 
-def read_launch(row: Mapping[str, object]) -> Launch:
+def read_totals(kind: type[T], row: Mapping[str, object]) -> T:
+    """A row with counters as the value that holds them."""
     fields = _fields(row)
-    return read(Launch, {**fields, "counters": {"values": fields["counters"]}})
+    return read(kind, {**fields, "counters": {"values": fields["counters"]}})
 
 
 def _fields(row: Mapping[str, object]) -> dict[str, object]:

@@ -63,17 +63,6 @@ class Done(msgspec.Struct, frozen=True):
     repeat: int = 0
 
 
-class _KvTokens(msgspec.Struct, frozen=True):
-    kv_tokens: int | None
-
-
-class _TurnRow(msgspec.Struct, frozen=True):
-    launch: int
-    block: int
-    # Format 1 has none.
-    counters: dict[str, float] = {}
-
-
 class Study:
     """Open with `create` or `open`; close it, or use it in a with statement."""
 
@@ -348,7 +337,7 @@ class Study:
         """Each launch with the KV tokens it reported."""
         with read_errors(self.path):
             rows = self._rows("SELECT * FROM launches ORDER BY id")
-            return tuple((fmt.read_launch(row), read(_KvTokens, row).kv_tokens) for row in rows)
+            return tuple((fmt.read_totals(Launch, row), read(int | None, row["kv_tokens"])) for row in rows)
 
     def turn_health(self) -> tuple[TurnHealth, ...]:
         with read_errors(self.path):
@@ -359,12 +348,10 @@ class Study:
         """Turns of which the engine told its totals."""
         with read_errors(self.path):
             rows = self._rows("SELECT * FROM turns ORDER BY id")
-            totals = (fmt.read_row(_TurnRow, row) for row in rows)
-            return tuple(
-                TurnTotals(launch=turn.launch, block=turn.block, counters=Counters(values=turn.counters))
-                for turn in totals
-                if turn.counters
-            )
+            totals = [
+                fmt.read_totals(TurnTotals, {"counters": "{}", **row}) for row in rows
+            ]  # format 1 has none
+            return tuple(turn for turn in totals if turn.counters.values)
 
     def findings(self) -> tuple[Finding, ...]:
         with read_errors(self.path):
