@@ -24,9 +24,8 @@ from speclift.core.traffic import Concurrency, Load
 from speclift.verbs.compare import compare
 from speclift.verbs.report import write_report
 from speclift.verdict.document import VerdictDocument, verdict_document
-from speclift.views.page import QUESTIONS, page
-from speclift.views.page_glossary import GLOSSARY
-from speclift.views.page_traffic import heat_table
+from speclift.views.page import QUESTIONS, heat_table, page
+from speclift.views.page_templates import GLOSSARY
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "schema"

@@ -14,8 +14,7 @@ from speclift.core.document import plain
 from speclift.core.errors import StudyError
 from speclift.search.space import Elimination
 from speclift.search.tuning import SearchedCell, Tuning, kept_tuning
-from speclift.views.charts_plot import Label, placed_labels
-from speclift.views.text_plot import TextPoint, text_plot
+from speclift.views.charts import Label, placed_labels
 from speclift.views.tuning_figures import (
     cost_line,
     dropped_lines,
@@ -24,7 +23,7 @@ from speclift.views.tuning_figures import (
     schedule_line,
     speedup_tables,
 )
-from speclift.views.tuning_terminal import search_view, stopped_view
+from speclift.views.tuning_terminal import TextPoint, search_view, stopped_view, text_plot
 from tuning_samples import BEST, ERRORS, KS, SCHEDULE, TUNING, cell
 
 

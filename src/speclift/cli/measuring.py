@@ -222,11 +222,9 @@ def _show_verdict(document: VerdictDocument, to: Outputs, *, shows_search: bool 
     from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
     from speclift.views.answer_terminal import AnswerScreen
-    from speclift.views.line_terminal import line_view
     from speclift.views.markdown import verdict_markdown
-    from speclift.views.terminal import STYLES, metrics_line, result_table
+    from speclift.views.terminal import LINE_STYLES, line_view, metrics_line, result_table, upgrade_view
     from speclift.views.tuning_terminal import search_view
-    from speclift.views.upgrade_terminal import upgrade_view
 
     console = to.screen()
     if to.as_json:
@@ -235,7 +233,7 @@ def _show_verdict(document: VerdictDocument, to: Outputs, *, shows_search: bool 
     if isinstance(document.upgrade, Upgrade):
         console.print(upgrade_view(document.upgrade))
     assert document.answer is not None
-    answer = AnswerScreen(document.answer, style=STYLES[document.verdict])
+    answer = AnswerScreen(document.answer, style=LINE_STYLES[document.verdict])
     answer.print_above(console)
     console.print(result_table(document))
     if document.by_metric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -45,3 +46,16 @@ def shortened(text: str, limit: int) -> str:
     """One line of at most so many characters that cannot act on a terminal."""
     shown = printable(" ".join(text.split()), limit=limit)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def command_time(command: str, seconds: float) -> str:
+    """A server goes on; what it takes is until it answers."""
+    until = "about" if command.startswith("speclift ") else "ready in about"
+    return f"{until} {_time_words(seconds)}"
+
+
+def _time_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{math.ceil(seconds)} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

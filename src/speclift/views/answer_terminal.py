@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from speclift.core.answer import ShortAnswer
+from speclift.core.answer import ShortAnswer, command_time
 from speclift.core.quantities import printable
-from speclift.views.time_words import command_time
 
 LINES_MAX = 12
 INDENT = 2

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from speclift.core.answer import ShortAnswer
+from speclift.core.answer import ShortAnswer, command_time
 from speclift.core.quantities import printable
 from speclift.core.results import Bounds
 from speclift.lossless.gate import Gate, Soak, SoakResult
 from speclift.planner.plan import Plan
 from speclift.verdict.document import VerdictDocument
-from speclift.views.page_sure import part_words
-from speclift.views.time_words import command_time
+from speclift.views.page_figures import part_words
 
 # Whatever Markdown, its tables and its dollar formulas give a meaning.
 _MARKS = re.compile(r"([\\`*_\[\]#|~$])")

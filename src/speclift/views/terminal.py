@@ -1,10 +1,11 @@
-"""Tables of what was measured for a terminal, as rich renderables. Prompt and engine text never carries markup."""
+"""A verdict on a terminal, as rich renderables. Prompt and engine text never carries markup."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.cells import cell_len
@@ -13,8 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import number, printable, printable_lines, ratio, seconds, share
-from speclift.core.results import RAW_E2E, Bounds, Cell, Decision, Finding, Level, Part
-from speclift.verdict.document import ArmSpeedups, VerdictDocument
+from speclift.core.results import RAW_E2E, Bounds, Cell, Decision, Finding, Level, Moved, Part, Upgrade
+from speclift.verdict.judgement import OwnLineChange
+
+if TYPE_CHECKING:
+    from speclift.verdict.document import ArmSpeedups, VerdictDocument
+
 
 # Of the answer's sentence.
 STYLES = {
@@ -243,3 +248,37 @@ def findings_view(findings: Sequence[Finding]) -> RenderableType:
         if finding.next_step:
             lines.append(f"     -> {printable(finding.next_step)}\n", style="dim not bold")
     return lines
+
+
+LINE_STYLES = {"+": "green", "-": "red"}
+
+
+def line_view(change: OwnLineChange) -> Text:
+    if not change.diff:
+        return Text("Your line stays as it is.", style="bold")
+    view = Text("Your line, changed:\n", style="bold")
+    for line in change.diff.splitlines()[2:]:  # without the names of the two sides
+        if not line.startswith("@@"):
+            view.append(f"{printable(line)}\n", style=LINE_STYLES.get(line[:1], "not bold"))
+    view.rstrip()
+    return view
+
+
+def upgrade_view(upgrade: Upgrade) -> Text:
+    """One fact a line; every change is after / before."""
+    versions = f"{printable(upgrade.before.engine_version)} -> {printable(upgrade.after.engine_version)}"
+    view = Text()
+    view.append(f"\n{upgrade.sentence}\n", style="bold")
+    view.append(f"  {printable(upgrade.arm)}, {versions}; each change is after / before\n")
+    view.append(
+        f"  TPOT speedup      {upgrade.before.speedup:.2f}x -> {upgrade.after.speedup:.2f}x, {ratio(upgrade.speedup)}\n"
+    )
+    view.append(f"  accepted length   {_change(upgrade, Moved.ACCEPTANCE, upgrade.accepted_length)}\n")
+    view.append(f"  cost of a step    {_change(upgrade, Moved.STEP_COST, upgrade.step_cost)}")
+    return view
+
+
+def _change(upgrade: Upgrade, part: Moved, change: Bounds | None) -> str:
+    if change is None:
+        return "unknown"
+    return f"{ratio(change)}, {'moved' if part in upgrade.moved else 'not shown to have moved'}"

@@ -14,8 +14,7 @@ from urllib.parse import urlencode
 from speclift.core.live import Event, KeptLook, LivePercentiles, Payoff, Watched
 from speclift.core.quantities import duration, number, seconds, share
 from speclift.core.units import Seconds
-from speclift.views.charts import Scale, Tick, fitting_ticks
-from speclift.views.charts_plot import AREA_WIDTH_PX, joined
+from speclift.views.charts import AREA_WIDTH_PX, Scale, Tick, fitting_ticks, joined
 from speclift.views.page_templates import page_template
 
 HOURS = {1: "1 h", 6: "6 h", 24: "24 h", 168: "7 d", 720: "30 d"}
