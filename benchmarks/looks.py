@@ -23,18 +23,18 @@ import numpy as np
 
 from speclift.core.arm import BASELINE, Arm, baseline_arm
 from speclift.core.goals import Goals
-from speclift.core.looks import EVERYTHING, LAST_LEVEL, Looks, Wanted
+from speclift.core.interim import EVERYTHING, LAST_LEVEL, InterimPlan, Wanted
 from speclift.core.records import Place, Record
 from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Decision, Evidence, Verdict
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Load
 from speclift.statistics.compare import Comparer, OneLook, admits
 from speclift.testing.simulated_study import ArmTruth, StudyTruth, simulate_study, true_speedup
-from speclift.verdict.looks import look_at
+from speclift.verdict.interim import interim_decision
 from speclift.verdict.rules import NO_PART_LOSES
 from speclift.verdict.verdict import decide
 from speclift.workload.experiment import StudyPlan, Turn, turns
-from speclift.workload.laps import lap_turns, laps, looks_for
+from speclift.workload.laps import interim_plan_for, lap_turns, laps
 from study_cases import DRAFTING, ONE_STREAM, THREE_LOADS, by_load, by_segment
 from trials import dealt_requests, places_of, slack, trial_options
 
@@ -101,7 +101,7 @@ class Row:
 
 
 class Simulated:
-    def __init__(self, truth: Truth, prompts: int, looks: Looks) -> None:
+    def __init__(self, truth: Truth, prompts: int, looks: InterimPlan) -> None:
         self.truth, self.prompts = truth, prompts
         self.plan = StudyPlan(
             arms=(baseline_arm(), ARM),
@@ -163,7 +163,7 @@ class Simulated:
                 if any(s.admits(record.place.segment, record.place.load, None) for s in scopes)
             ]
             verdict, on_all = self.judged(have, looks.level(number), in_laps=True)
-            look = look_at(
+            look = interim_decision(
                 verdict, [on_all], self.goals, may_ship=number > 0, faster_at_most=lambda _arm, _other: 1.0
             )
             if look.is_settled:
@@ -205,7 +205,9 @@ class Simulated:
         return verdict.decision is Decision.DO_NOT_SHIP and true >= self.goals.min_speedup
 
 
-def run(truth: Truth, *, studies: int, seed: int, prompts: int, looks: Looks) -> tuple[Row, list[Outcome]]:
+def run(
+    truth: Truth, *, studies: int, seed: int, prompts: int, looks: InterimPlan
+) -> tuple[Row, list[Outcome]]:
     seeds = np.random.SeedSequence([seed, crc32(truth.name.encode())]).spawn(2 * studies)
     simulated = Simulated(truth, prompts, looks)
     found = [simulated.run(np.random.default_rng(child)) for child in seeds[:studies]]
@@ -256,7 +258,7 @@ def broken_promises(rows: Sequence[Row], mix: Sequence[Outcome]) -> Iterator[str
 
 def main() -> None:
     options = trial_options(str(__doc__), seed=1, studies=200, only="", prompts=96, json=False)
-    looks = looks_for(LAUNCHES, together=True)
+    looks = interim_plan_for(LAUNCHES, together=True)
     assert looks is not None
     rows, mix = [], []
     for truth in truths():

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from speclift.workload.laps import looks_for
+from speclift.workload.laps import interim_plan_for
 from trials import trial_options
 
 Floats = NDArray[np.float64]
@@ -68,7 +68,7 @@ def decided(paths: Floats, times: Floats, bounds: Floats, distance: float) -> tu
 
 def main() -> None:
     options = trial_options(str(__doc__), seed=1, studies=200_000)
-    looks = looks_for(3, together=True)
+    looks = interim_plan_for(3, together=True)
     assert looks is not None
     times = np.cumsum(looks.sizes) / sum(looks.sizes)
     random = np.random.default_rng(options.seed)

@@ -24,10 +24,8 @@ from speclift.core.results import (
 from speclift.core.speculation import Attached
 from speclift.core.traffic import Concurrency
 from speclift.lossless.gate import ArmGate, Gate, Greedy, Result
-from speclift.verdict.effort import Effort
-from speclift.verdict.gate_word import GateWord
-from speclift.verdict.judgement import Judgement, Served
-from speclift.verdict.verdict import decide
+from speclift.verdict.judgement import Effort, Judgement, Served
+from speclift.verdict.verdict import GateWord, decide
 
 ARGV = (
     "decide",

@@ -36,9 +36,8 @@ from speclift.core.traffic import Concurrency, Load
 from speclift.lossless.gate import ArmGate, Example, Gate, Greedy, Result
 from speclift.verdict.articles import Article, ArticleOutcome
 from speclift.verdict.document import VerdictDocument, verdict_document
-from speclift.verdict.gate_word import GateWord
 from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, OwnLineChange, Served
-from speclift.verdict.verdict import decide
+from speclift.verdict.verdict import GateWord, decide
 from tuning_samples import CONFIRMED
 
 LONG = "an-arm-with-a-name-that-somebody-made-of-every-flag-there-is-" + "x" * 60

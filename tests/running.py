@@ -21,10 +21,10 @@ import pytest
 
 from speclift.bench.course import lap_rounds
 from speclift.cli.main import main
-from speclift.core.looks import at_everything
+from speclift.core.interim import at_everything
 from speclift.core.records import Phase, Record
 from speclift.studies.study import Done, Study
-from speclift.verbs.looks import look_after
+from speclift.verbs.study_data import interim_check
 from speclift.workload.experiment import Turn, turns
 from speclift.workload.laps import lap_turns, laps
 
@@ -195,5 +195,5 @@ def planned_turns(study: Study) -> list[Turn]:
     return [
         turn
         for lap in laps(plan, lap_rounds(study))
-        for turn in lap_turns(plan, lap, (look_after(study, lap.number) if lap.number else first).wanted)
+        for turn in lap_turns(plan, lap, (interim_check(study, lap.number) if lap.number else first).wanted)
     ]

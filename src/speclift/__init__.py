@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from speclift.core.errors import SpecliftError
     from speclift.core.results import Verdict
     from speclift.verbs.compare import compare
-    from speclift.verbs.decide import decide
+    from speclift.verbs.decide import decide, tune
     from speclift.verbs.export import export
     from speclift.verbs.lint import lint
     from speclift.verbs.measure import measure
     from speclift.verbs.plan import plan
     from speclift.verbs.replay import replay
-    from speclift.verbs.tune import tune
     from speclift.verbs.user_command import from_line
     from speclift.verbs.verify import verify
 
@@ -62,7 +61,7 @@ _HOMES = {
     "measure": "speclift.verbs.measure",
     "plan": "speclift.verbs.plan",
     "replay": "speclift.verbs.replay",
-    "tune": "speclift.verbs.tune",
+    "tune": "speclift.verbs.decide",
     "verify": "speclift.verbs.verify",
 }
 

@@ -11,7 +11,7 @@ from speclift.bench.course import LAPS, LapCourse, lap_rounds, last_lap
 from speclift.core.errors import StudyError
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.studies.study import Study
-from speclift.workload.laps import looks_for
+from speclift.workload.laps import interim_plan_for
 
 
 def study_of(path: Path, *, prompts: int = 30, rounds: int = 3, together: bool = True) -> Study:
@@ -21,7 +21,7 @@ def study_of(path: Path, *, prompts: int = 30, rounds: int = 3, together: bool =
             requests=tuple(request(f"p{number}") for number in range(prompts)),
             rounds=rounds,
             together=together,
-            looks=looks_for(rounds, together=together),
+            looks=interim_plan_for(rounds, together=together),
         ),
     )
 
@@ -85,7 +85,7 @@ def test_servers_of_somebody_else_are_sent_every_request_once(
         requests=tuple(request(f"p{number}") for number in range(prompts)),
         loads=(load,),
         rounds=1,
-        looks=looks_for(1, together=True),
+        looks=interim_plan_for(1, together=True),
     )
     with new_study(tmp_path, plan=asked) as study:
         course, sent = LapCourse(study), []
@@ -107,7 +107,7 @@ def test_every_load_is_in_every_lap_it_has_requests_for(tmp_path: Path) -> None:
     asked = plan(
         requests=tuple(request(f"p{number}") for number in range(48)),
         loads=loads,
-        looks=looks_for(3, together=True),
+        looks=interim_plan_for(3, together=True),
     )
     with new_study(tmp_path, plan=asked) as study:
         course = LapCourse(study)

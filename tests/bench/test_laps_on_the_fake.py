@@ -14,7 +14,7 @@ from speclift.core.records import Phase
 from speclift.engines.fake.kind import Fake
 from speclift.engines.process import LaunchedServer
 from speclift.studies.study import Study
-from speclift.verbs.looks import look_after
+from speclift.verbs.study_data import interim_check
 
 # Drafts that are always right and cost next to nothing, and drafts that cost as much as they save.
 PAYS = fake_flags("acceptance=1", "ttft_s=0.002", "tpot_s=0.002", fast=False)
@@ -84,8 +84,8 @@ def test_the_same_records_give_the_same_looks_and_verdict_whatever_their_order(
     cli("decide", *TWO_SEGMENTS, *PAYS, *SHAPE)
     with Study.open(tmp_path / "s") as study:
         rounds = lap_rounds(study)
-        before = [look_after(study, number + 1) for number in range(len(rounds))]
-        again = [look_after(study, number + 1) for number in reversed(range(len(rounds)))]
+        before = [interim_check(study, number + 1) for number in range(len(rounds))]
+        again = [interim_check(study, number + 1) for number in reversed(range(len(rounds)))]
         assert before == again[::-1]
         assert before[-1].is_settled
         assert not any(look.is_settled for look in before[:-1])

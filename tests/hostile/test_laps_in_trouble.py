@@ -13,7 +13,7 @@ from processes import eventually
 from running import Cli, fake_flags, finish, measured_places, planned_places, records_of, speclift, start
 from speclift.bench.course import lap_rounds
 from speclift.studies.study import Study, is_study
-from speclift.verbs.looks import look_after
+from speclift.verbs.study_data import interim_check
 
 SHAPE = ("--segment", "chat", "--segment", "summarise", "--max-tokens", 24, "--verify", "off", "--study", "s")
 PAYS = fake_flags("acceptance=1", "ttft_s=0.002", "tpot_s=0.003", fast=False)
@@ -54,11 +54,11 @@ def test_an_arm_that_failed_in_a_later_lap_is_wanted_on_resume_as_it_was(cli: Cl
     result = cli("decide", *SHAPE, *PAYS, "--json")
     assert result.code in VERDICTS, result.stderr
     with Study.open(tmp_path / "s", writing=True) as study:
-        before = look_after(study, 1)
+        before = interim_check(study, 1)
         assert set(before.wanted) == {"ngram-k4"}
         last = max(launch.id for launch, _ in study.launches() if launch.arm == "ngram-k4")
         study.launch_failed(last, failure="died: exit code -9", log_tail="")
-        assert look_after(study, 1) == before
+        assert interim_check(study, 1) == before
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3])

@@ -47,7 +47,7 @@ from speclift.lossless.judge import (
 from speclift.lossless.questions import Edge, Question
 from speclift.lossless.recorded import gate_from_records
 from speclift.lossless.sampled import judge_scores, judge_texts
-from speclift.verdict.gate_word import gate_for_verdict
+from speclift.verdict.verdict import gate_for_verdict
 
 ARM = Arm(name="ngram", speculation=NGram(k=4))
 ALL_ALIKE = control_of({}, ())

@@ -23,7 +23,7 @@ from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.results import ALL_TRAFFIC, Conditions, Evidence, Part
 from speclift.core.traffic import Concurrency, Load, Rate
-from speclift.verdict.conditions import best_part, ceilings
+from speclift.verdict.verdict import best_part, ceilings
 
 EIGHT = tuple(f"segment-{number}" for number in range(8))
 

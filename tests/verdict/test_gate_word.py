@@ -7,7 +7,7 @@ from simulated import ARM, OTHER
 from speclift.core.arm import Arm
 from speclift.core.results import fail
 from speclift.lossless.gate import ArmGate, Gate, Result
-from speclift.verdict.gate_word import GateWord, changed_arms, gate_for_verdict
+from speclift.verdict.verdict import GateWord, changed_arms, gate_for_verdict
 
 
 def outcome(arms: dict[str, Result] | None, *, mode: str = "quick", why: str = "") -> Gate:

@@ -9,11 +9,11 @@ import pytest
 
 from simulated import ARM, OTHER, cell, comparison, estimate, evidence, verdict_on
 from speclift.core.goals import Goals
-from speclift.core.looks import EVERYTHING, Look, Scope
+from speclift.core.interim import EVERYTHING, InterimDecision, Scope
 from speclift.core.results import Conditions, Decision, Evidence, Looping, Part, TailRatio
 from speclift.core.speculation import NGram, Synthetic
 from speclift.core.traffic import Concurrency
-from speclift.verdict.looks import look_at
+from speclift.verdict.interim import interim_decision
 
 GOALS = Goals()
 COPY, CHAT = (Scope(part=Part.SEGMENT, label=name) for name in ("copy", "chat"))
@@ -33,9 +33,9 @@ def tail(low: float, value: float, high: float) -> TailRatio:
     )
 
 
-def look(*whole: Evidence, may_ship: bool = True, lead: float = 1.0) -> Look:
+def look(*whole: Evidence, may_ship: bool = True, lead: float = 1.0) -> InterimDecision:
     """`lead` is how much faster than the arm that ships any other may be."""
-    return look_at(
+    return interim_decision(
         verdict_on(*whole), whole, GOALS, may_ship=may_ship, faster_at_most=lambda _arm, _other: lead
     )
 
@@ -162,7 +162,9 @@ class TestAnArmThatCannotShipOnAll:
             winner=ARM,
             evidence=shipped,
         )
-        found = look_at(verdict, [whole], GOALS, may_ship=True, faster_at_most=lambda _arm, _other: 1.0)
+        found = interim_decision(
+            verdict, [whole], GOALS, may_ship=True, faster_at_most=lambda _arm, _other: 1.0
+        )
         assert found.is_settled is is_settled
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from looks import Outcome, Simulated, truths
-from speclift.workload.laps import looks_for
+from speclift.workload.laps import interim_plan_for
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ TRUTHS = {truth.name: truth for truth in truths()}
 
 
 def outcomes(name: str, *, studies: int = 8, prompts: int = 36) -> list[Outcome]:
-    looks = looks_for(3, together=True)
+    looks = interim_plan_for(3, together=True)
     assert looks is not None
     simulated = Simulated(TRUTHS[name], prompts, looks)
     return [simulated.run(np.random.default_rng(seed)) for seed in range(studies)]

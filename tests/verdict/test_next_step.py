@@ -15,7 +15,7 @@ from speclift.core.arm import Arm
 from speclift.core.rerun_command import CommandLine
 from speclift.core.speculation import NGram
 from speclift.search.tuning import ConfirmedTuning, PromptSplit
-from speclift.verdict.next_step import next_step
+from speclift.verdict.answer import next_step
 
 OPEN = evidence(overall=needing(0.9, 1.1, 1.4))
 SEARCHED = ConfirmedTuning(

@@ -22,7 +22,7 @@ from speclift.core.document import plain_object, read
 from speclift.core.records import Outcome, Step
 from speclift.core.traffic import Concurrency, Load
 from speclift.verbs.compare import compare
-from speclift.verbs.report import write_report
+from speclift.verbs.judged import write_report
 from speclift.verdict.document import VerdictDocument, verdict_document
 from speclift.views.page import QUESTIONS, heat_table, page
 from speclift.views.page_templates import GLOSSARY

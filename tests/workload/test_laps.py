@@ -12,11 +12,11 @@ from scipy import stats
 
 from samples import NGRAM, plan, request
 from speclift.core.arm import baseline_arm, control_arm
-from speclift.core.looks import EVERYTHING, LAST_LOOK_SHARE, Looks, Scope
+from speclift.core.interim import EVERYTHING, LAST_LOOK_SHARE, InterimPlan, Scope
 from speclift.core.results import Part
 from speclift.core.traffic import Concurrency, Rate, Request
 from speclift.workload.experiment import StudyPlan
-from speclift.workload.laps import Window, lap_turns, laps, looks_for, windowed
+from speclift.workload.laps import Window, interim_plan_for, lap_turns, laps, windowed
 
 ONE, SIXTEEN = Concurrency(streams=1), Concurrency(streams=16)
 WHOLE = {NGRAM.name: (EVERYTHING,)}
@@ -31,11 +31,11 @@ def traffic(**sizes: int) -> tuple[Request, ...]:
 
 
 def in_laps(**changes: object) -> StudyPlan:
-    looks = looks_for(int(str(changes.get("rounds", 3))), together=bool(changes.get("together", True)))
+    looks = interim_plan_for(int(str(changes.get("rounds", 3))), together=bool(changes.get("together", True)))
     return plan(**{"requests": traffic(copy=12, chat=6), "looks": looks, **changes})
 
 
-def error_of(looks: Looks) -> float:
+def error_of(looks: InterimPlan) -> float:
     """The chance that any look excludes the truth, exactly: the density of a mean of known variance that no look has
     excluded yet, carried on from look to look (Armitage, McPherson and Rowe 1969)."""
     times = np.cumsum(looks.sizes) / sum(looks.sizes)
@@ -58,7 +58,7 @@ def error_of(looks: Looks) -> float:
 class TestLooks:
     @pytest.mark.parametrize("launches", [1, 2, 3, 5, 12])
     def test_as_many_requests_as_passes_and_no_more_error_than_there_is(self, launches: int) -> None:
-        looks = looks_for(launches, together=True)
+        looks = interim_plan_for(launches, together=True)
         assert looks is not None
         assert sum(looks.sizes) == pytest.approx(launches)
         assert sum(looks.shares) == pytest.approx(1.0)
@@ -72,30 +72,30 @@ class TestLooks:
         self, settings: dict[str, bool]
     ) -> None:
         for launches in (*range(1, 41), 1000):
-            looks = looks_for(launches, **{"together": True, **settings})
+            looks = interim_plan_for(launches, **{"together": True, **settings})
             if looks is not None:
                 assert sum(looks.shares) == pytest.approx(1.0)
                 errs = error_of(looks) if launches <= 40 else 0.05
                 assert 0.025 < errs <= 0.05, (launches, errs)
 
     def test_servers_that_are_up_one_at_a_time_have_longer_laps(self) -> None:
-        alone, together = looks_for(3, together=False), looks_for(3, together=True)
+        alone, together = interim_plan_for(3, together=False), interim_plan_for(3, together=True)
         assert alone is not None
         assert together is not None
         assert len(alone.sizes) < len(together.sizes)
         assert sum(alone.sizes) == 3.0
-        assert looks_for(1, together=False) is None
+        assert interim_plan_for(1, together=False) is None
 
     @pytest.mark.parametrize("launches", [2, 3, 5])
     def test_repeats_are_asked_for_to_see_the_tail_so_no_lap_sends_fewer(self, launches: int) -> None:
-        looks = looks_for(launches, together=True, repeats=True)
+        looks = interim_plan_for(launches, together=True, repeats=True)
         assert looks is not None
         assert looks.sizes == (1.0,) * launches
         assert sum(looks.shares) == pytest.approx(1.0)
-        assert looks_for(1, together=True, repeats=True) is None
+        assert interim_plan_for(1, together=True, repeats=True) is None
 
     def test_confidence_falls_from_look_to_look_and_never_below_the_last(self) -> None:
-        looks = looks_for(3, together=True)
+        looks = interim_plan_for(3, together=True)
         assert looks is not None
         levels = [looks.level(lap) for lap in range(8)]
         assert levels == sorted(levels, reverse=True)
@@ -116,7 +116,7 @@ class TestLooks:
         self, sizes: tuple[float, ...], shares: tuple[float, ...]
     ) -> None:
         with pytest.raises(ValueError, match="looks"):
-            Looks(sizes=sizes, shares=shares)
+            InterimPlan(sizes=sizes, shares=shares)
 
 
 class TestWindows:

@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 from speclift.bench.live import LiveArm
 from speclift.core.errors import StudyError
+from speclift.core.interim import InterimDecision
 from speclift.core.json_reading import need_list, need_whole
-from speclift.core.looks import Look
 from speclift.core.units import Seconds
 from speclift.studies.study import Study
 from speclift.workload.experiment import StudyPlan
 from speclift.workload.laps import Lap, laps
 
 # After so many laps.
-LookAt: TypeAlias = Callable[[int], Look]
+InterimCheck: TypeAlias = Callable[[int], InterimDecision]
 # In a study: on which launch each lap was measured.
 LAPS = "laps"
 

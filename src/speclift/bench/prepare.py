@@ -34,7 +34,7 @@ from speclift.studies.prompt_files import bundled_workload, read_workload
 from speclift.weights import models
 from speclift.weights.models import folder_fingerprint
 from speclift.workload.experiment import StudyPlan
-from speclift.workload.laps import looks_for
+from speclift.workload.laps import interim_plan_for
 from speclift.workload.prompts import TEMPERATURE_MAX, select
 
 # Servers that share one GPU and are still told from one that has it alone by what their speculation does.
@@ -155,7 +155,7 @@ def prepare_arms(
         looks=None
         if ask.fixed
         # A node of a fleet runs whole rounds: every lap sends all requests.
-        else looks_for(rounds, together=together, repeats=requests is not None or ask.on is not None),
+        else interim_plan_for(rounds, together=together, repeats=requests is not None or ask.on is not None),
     )
     return Prepared(
         plan=plan,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from speclift.bench.course import LapCourse, LookAt, Up, lap_rounds, last_lap
+from speclift.bench.course import InterimCheck, LapCourse, Up, lap_rounds, last_lap
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
@@ -22,7 +22,7 @@ from speclift.client.client import REQUEST_LIMIT_S, Order
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, SpecliftError
-from speclift.core.looks import Look, Wanted, at_everything
+from speclift.core.interim import InterimDecision, Wanted, at_everything
 from speclift.core.quantities import duration
 from speclift.core.records import Phase
 from speclift.core.traffic import Concurrency, Load
@@ -53,7 +53,7 @@ class StudyRun:
         observer: Observer,
         deadline: Deadline | None = None,
         workers: int = 1,
-        look: LookAt | None = None,
+        look: InterimCheck | None = None,
     ) -> None:
         """`look` says after each lap what is still wanted; without one everything is measured."""
         self.study = study
@@ -155,11 +155,11 @@ class StudyRun:
                     await self._round(lap.round, pending)
                 up.measured_s += self._clock() - begun_s
 
-    def _still_wanted(self, look: Look) -> Wanted:
+    def _still_wanted(self, look: InterimDecision) -> Wanted:
         """An arm that failed is done with in this run; a run that resumes the study tries it again."""
         return {arm: scopes for arm, scopes in look.wanted.items() if arm not in self._servers.failures}
 
-    def _starts_anew(self, look: Look, up: Up) -> bool:
+    def _starts_anew(self, look: InterimDecision, up: Up) -> bool:
         """Arms that are up one at a time start anew for every lap, whatever it is called. Within a budget the second
         launch comes with the second lap: one launch ships nothing, and later there may be no time for another."""
         starting_s = self._starting_s(len(up.live))
@@ -440,7 +440,12 @@ def arrival_seed(seed: int, round_index: int, block: int) -> int:
 
 
 def run_study(
-    study: Study, *, observer: Observer, deadline: Deadline, workers: int = 1, look: LookAt | None = None
+    study: Study,
+    *,
+    observer: Observer,
+    deadline: Deadline,
+    workers: int = 1,
+    look: InterimCheck | None = None,
 ) -> None:
     engine = build_engine(study.engine)
     run = StudyRun(study, engine, observer=observer, deadline=deadline, workers=workers, look=look)

@@ -82,7 +82,7 @@ from speclift.search.tuning import (
 )
 from speclift.studies.study import Study, is_study
 from speclift.workload.experiment import StudyPlan
-from speclift.workload.laps import looks_for
+from speclift.workload.laps import interim_plan_for
 
 
 def tuning_from(search: Search, plan: SearchPlan, choice: Confirmation, *, spent_s: float) -> Tuning:
@@ -488,7 +488,9 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         together=together,
         seed=asked.seed,
         request_count=asked.request_count,
-        looks=None if asked.looks is None else looks_for(asked.rounds, together=together, repeats=repeats),
+        looks=None
+        if asked.looks is None
+        else interim_plan_for(asked.rounds, together=together, repeats=repeats),
     )
     study = Study.create(
         path,

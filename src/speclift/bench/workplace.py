@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from speclift.bench.course import LookAt
+from speclift.bench.course import InterimCheck
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.observer import Observer
 from speclift.bench.run import run_study
@@ -28,7 +28,7 @@ class Workplace(Protocol):
         observer: Observer,
         deadline: Deadline,
         workers: int = 1,
-        look: LookAt | None = None,
+        look: InterimCheck | None = None,
     ) -> None:
         """Whatever of the study is not finished yet. `look` says what is still wanted after so many laps."""
         ...
@@ -48,7 +48,7 @@ class Here:
         observer: Observer,
         deadline: Deadline,
         workers: int = 1,
-        look: LookAt | None = None,
+        look: InterimCheck | None = None,
     ) -> None:
         run_study(study, observer=observer, deadline=deadline, workers=workers, look=look)
 

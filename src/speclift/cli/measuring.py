@@ -166,8 +166,7 @@ def report_command(
 ) -> None:
     """Write the report of a study: one HTML page that works offline."""
     from speclift.studies.outputs import relative
-    from speclift.verbs.judged import verdict_of
-    from speclift.verbs.report import write_report
+    from speclift.verbs.judged import verdict_of, write_report
     from speclift.views.markdown import verdict_markdown
 
     path = out or study / REPORT
@@ -220,10 +219,10 @@ def _show_verdict(document: VerdictDocument, to: Outputs, *, shows_search: bool 
     """The answer, the table, and where the rest is."""
     from speclift.core.results import Upgrade
     from speclift.studies.outputs import relative
-    from speclift.verbs.report import write_report
+    from speclift.verbs.judged import write_report
     from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.markdown import verdict_markdown
-    from speclift.views.terminal import LINE_STYLES, line_view, metrics_line, result_table, upgrade_view
+    from speclift.views.terminal import STYLES, line_view, metrics_line, result_table, upgrade_view
     from speclift.views.tuning_terminal import search_view
 
     console = to.screen()
@@ -233,7 +232,7 @@ def _show_verdict(document: VerdictDocument, to: Outputs, *, shows_search: bool 
     if isinstance(document.upgrade, Upgrade):
         console.print(upgrade_view(document.upgrade))
     assert document.answer is not None
-    answer = AnswerScreen(document.answer, style=LINE_STYLES[document.verdict])
+    answer = AnswerScreen(document.answer, style=STYLES[document.verdict])
     answer.print_above(console)
     console.print(result_table(document))
     if document.by_metric:

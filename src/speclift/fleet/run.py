@@ -17,15 +17,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from speclift.bench.course import LAPS, LookAt, lap_rounds
+from speclift.bench.course import LAPS, InterimCheck, lap_rounds
 from speclift.bench.observer import Observer
 from speclift.bench.run import StudyRun
 from speclift.bench.time_limit import to_the_end
 from speclift.core.arm import BASELINE
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, FleetError, SpecliftError, StudyError
+from speclift.core.interim import at_everything
 from speclift.core.json_reading import need_list, need_whole
-from speclift.core.looks import at_everything
 from speclift.core.results import inform
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds
@@ -79,7 +79,7 @@ class FleetRun:
         observer: Observer,
         deadline: Deadline,
         workers: int = 1,
-        look: LookAt | None = None,
+        look: InterimCheck | None = None,
     ) -> None:
         self._study, self._fleet, self._observer = study, fleet, observer
         self._deadline, self._workers = deadline, workers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from speclift.bench.course import LookAt
+from speclift.bench.course import InterimCheck
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.observer import Observer
 from speclift.bench.workplace import T, Work
@@ -47,7 +47,7 @@ class OnFleet:
         observer: Observer,
         deadline: Deadline,
         workers: int = 1,
-        look: LookAt | None = None,
+        look: InterimCheck | None = None,
     ) -> None:
         run = FleetRun(study, self._fleet, observer=observer, deadline=deadline, workers=workers, look=look)
         run_until_signal(run.run())

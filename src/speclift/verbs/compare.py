@@ -14,8 +14,8 @@ from speclift.statistics.repeats import without_echoes
 from speclift.statistics.upgrade import VersionStudy, upgrade_of
 from speclift.studies.merge import is_upgrade
 from speclift.studies.study import Study
-from speclift.verbs.held import Held, read_held
 from speclift.verbs.judge import judge
+from speclift.verbs.study_data import StudyData, read_data
 from speclift.verdict.judgement import Judgement
 
 
@@ -33,7 +33,7 @@ def compare(paths: Sequence[Path], *, goals: Goals | None = None) -> Judgement:
 
 def _upgrade(before: Study, after: Study, judgement: Judgement) -> Upgrade:
     """Of the arm that the verdict is about where both have it, else of the first that both have."""
-    old, new = read_held([before]), read_held([after])
+    old, new = read_data([before]), read_data([after])
     shared = [arm.name for arm in new.competing if arm.name in {each.name for each in old.competing}]
     best = judgement.verdict.evidence
     shared.sort(key=lambda name: best is None or name != best.arm.name)
@@ -48,7 +48,7 @@ def _upgrade(before: Study, after: Study, judgement: Judgement) -> Upgrade:
     )
 
 
-def _version_study(study: Study, held: Held) -> VersionStudy:
+def _version_study(study: Study, held: StudyData) -> VersionStudy:
     return VersionStudy(
         version=study.provenance.engine_version,
         records=list(without_echoes(held.records, held.arms)),

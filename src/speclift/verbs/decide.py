@@ -1,4 +1,4 @@
-"""decide: search where there is anything to search, measure, check the output, judge."""
+"""decide and tune: search where there is anything to search, measure, check the output, judge."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from speclift.bench.gate_study import before_gate, check_lossless
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
 from speclift.bench.search_study import search_best
+from speclift.core.document import Json, plain_object
 from speclift.core.quantities import printable
 from speclift.core.results import Verdict
 from speclift.fleet.opening import search_place, workplace_for
 from speclift.studies.outputs import relative
-from speclift.verbs.looks import looks_of
 from speclift.verbs.measure import Measured, judged, until_stopped
+from speclift.verbs.study_data import interim_checks
 
 
 def decide(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> Verdict:
@@ -41,8 +42,14 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
                 observer=observer,
                 deadline=before_gate(bench),
                 workers=ask.workers,
-                look=looks_of(study, observer),
+                look=interim_checks(study, observer),
             )
             check_lossless(bench, observer, study_s=time.monotonic() - begun_s, place=place)
             diagnose_tail(bench, observer, place)
         return judged(study, stop, observer)
+
+
+def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Json]:
+    """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
+    done = decided(ask or Ask.of(**settings), observer or Observer(), verb="tune")
+    return plain_object(done.whole().document)

@@ -1,12 +1,16 @@
-"""From what a study holds to a judgement: cells, findings, verdict. Reads, never measures."""
+"""From what a study holds to a judgement: cells, findings, verdict; and what its folder keeps.
+
+Reads, never measures.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from msgspec import structs
@@ -26,6 +30,8 @@ from speclift.core.judged import (
 from speclift.core.records import Phase, Record
 from speclift.core.results import (
     ALL_TRAFFIC,
+    CONFIDENCE,
+    Comparison,
     Conditions,
     Crossover,
     Evidence,
@@ -33,7 +39,9 @@ from speclift.core.results import (
     Part,
     inform,
     over_temperatures,
+    warn,
 )
+from speclift.core.speculation import DraftModel, drafters_of
 from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
 from speclift.engines.build import build_engine, losing_scheduling
@@ -59,6 +67,7 @@ from speclift.statistics.compare import idle_tax
 from speclift.statistics.control import explained_gains
 from speclift.statistics.crossover import crossovers
 from speclift.statistics.engine_checks import check_engines, kv_peaks, resources_of
+from speclift.statistics.nodes import node_findings
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import check_repeats
 from speclift.statistics.schedule_gain import schedule_without_gain
@@ -68,23 +77,94 @@ from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import budget_finding, no_text_finding
 from speclift.studies.verdict_file import write_verdict
-from speclift.verbs.effort import effort_of
-from speclift.verbs.held import Held, comparer_of, read_held
-from speclift.verbs.looks import ending_of
-from speclift.verbs.node_groups import fleet_findings, group_speedups
-from speclift.verbs.weight_bytes import drafts_of, weight_bytes
+from speclift.verbs.study_data import StudyData, comparer_of, effort_of, ending_of, read_data
 from speclift.verdict.break_even import crossover_running, load_break_evens, requests_under_way
 from speclift.verdict.document import JudgedStudy, verdict_document
-from speclift.verdict.gate_word import GateWord, changed_arms, changed_findings, gate_for_verdict
 from speclift.verdict.judgement import (
     AcceptanceBucket,
     AcceptanceHistogram,
     Judgement,
+    NodeGroupSpeedups,
     OwnLineChange,
     Served,
 )
 from speclift.verdict.rules import ALL
-from speclift.verdict.verdict import decide
+from speclift.verdict.verdict import GateWord, changed_arms, changed_findings, decide, gate_for_verdict
+
+# What weights are stored as in a Hugging Face folder.
+WEIGHT_FILES = ("*.safetensors", "*.bin")
+
+
+def drafts_of(arms: Iterable[Arm]) -> Iterator[str]:
+    for arm in arms:
+        for drafter in drafters_of(arm.speculation):
+            if isinstance(drafter, DraftModel):
+                yield drafter.model
+
+
+def weight_bytes(models: Iterable[str]) -> dict[str, int]:
+    """By name; what is no file or folder here is left out."""
+    return {model: found for model in models if model and (found := _bytes_at(Path(model)))}
+
+
+def _bytes_at(path: Path) -> int:
+    try:
+        if path.is_file():
+            return path.stat().st_size
+        files = [file for pattern in WEIGHT_FILES for file in path.glob(pattern)] if path.is_dir() else []
+        return sum(file.stat().st_size for file in files)
+    except OSError:
+        return 0  # gone, or not ours to read: as good as not here
+
+
+def group_speedups(
+    held: StudyData, goals: Goals, on_all: Sequence[Evidence]
+) -> tuple[NodeGroupSpeedups, ...]:
+    """The group that is judged first; none where all nodes are alike."""
+    if held.group is None:
+        return ()
+    judged = tuple(each.overall for each in on_all if each.overall is not None)
+    found = [NodeGroupSpeedups(group=held.group, is_judged=True, overall=judged)]
+    for group, records in held.unlike:
+        comparer = comparer_of(replace(held, records=records), goals, level=CONFIDENCE)
+        evidence = [comparer.evidence(arm, ALL_TRAFFIC) for arm in held.competing]
+        overall = tuple(each.overall for each in evidence if each.overall is not None)
+        found.append(NodeGroupSpeedups(group=group, is_judged=False, overall=overall))
+    return tuple(found)
+
+
+def fleet_findings(held: StudyData, goals: Goals, groups: Sequence[NodeGroupSpeedups]) -> list[Finding]:
+    """How nodes that are alike differ, and which are not."""
+    found = node_findings(
+        held.records, [arm.name for arm in held.competing], metric=goals.metric, prompt_of=held.prompt_of
+    )
+    if groups:
+        found.append(_unlike_nodes(*groups))
+    return found
+
+
+def _unlike_nodes(judged: NodeGroupSpeedups, *others: NodeGroupSpeedups) -> Finding:
+    parts = [
+        f"{', '.join(each.group.names)} ({each.group.unlike(judged.group)}): {_speedups(each.overall)}"
+        for each in others
+    ]
+    return warn(
+        "unlike-nodes",
+        f"nodes are unlike and were not pooled: the verdict is on {', '.join(judged.group.names)} "
+        f"({judged.group.unlike(others[0].group)}); beside it {'; '.join(parts)}",
+        then="for a verdict on the others, run a study on a cluster of those alone",
+    )
+
+
+def _speedups(overall: Sequence[Comparison]) -> str:
+    words = (
+        f"{each.arm} {each.speedup.value:.2f}x [{each.speedup.low:.2f}, {each.speedup.high:.2f}]"
+        if each.speedup.high < 1e6
+        else f"{each.arm} {each.speedup.value:.2f}x (too few launches for an interval)"
+        for each in overall
+    )
+    return ", ".join(words) or "nothing was measured on both sides"
+
 
 # Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
@@ -95,7 +175,7 @@ class _Judged:
     """A judgement, and what it takes to judge the same data by other goals."""
 
     judgement: Judgement
-    held: Held
+    held: StudyData
     arms: Sequence[Arm]
     level: float
     gate: GateWord
@@ -134,7 +214,7 @@ def judge_and_keep(study: Study, *, goals: Goals | None = None) -> tuple[Judgeme
 
 
 def _break_evens(
-    judgement: Judgement, held: Held, evidence: Evidence, running: Mapping[Load, float], *, seed: int
+    judgement: Judgement, held: StudyData, evidence: Evidence, running: Mapping[Load, float], *, seed: int
 ) -> StudyBreakEvens:
     crossed = crossovers(held.records, evidence.arm.name, seed=seed, prompt_of=held.prompt_of)
     overall = evidence.overall
@@ -189,7 +269,7 @@ def _by_segment(evidence: Evidence | None) -> dict[str, SegmentSpeedup]:
 
 
 def _judge(studies: Sequence[Study], goals: Goals | None) -> _Judged:
-    first, held = studies[0], read_held(studies)
+    first, held = studies[0], read_data(studies)
     goals, records = goals or first.goals, held.records
     ending = ending_of(studies, held)
     evidence_for = cache(comparer_of(held, goals, level=ending.level).evidence)
@@ -244,7 +324,7 @@ def _judge(studies: Sequence[Study], goals: Goals | None) -> _Judged:
     return _Judged(judgement=judgement, held=held, arms=arms, level=ending.level, gate=gate)
 
 
-def _repeat_findings(study: Study, held: Held) -> Sequence[Finding]:
+def _repeat_findings(study: Study, held: StudyData) -> Sequence[Finding]:
     reuses_prompts = engine_kind(study.engine.kind).reuses_prompts
     return tuple(
         check_repeats(held.records, held.arms, launches=held.launches, reuses_prompts=reuses_prompts)
@@ -266,7 +346,7 @@ def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
     return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
 
 
-def _lossless(studies: Sequence[Study], held: Held) -> Gate:
+def _lossless(studies: Sequence[Study], held: StudyData) -> Gate:
     """As the studies' gates found it, else what the answers of the first say by themselves."""
     documents = [study.kept(LOSSLESS) for study in studies]
     worst = worst_gate([None if kept is None else read_gate(kept) for kept in documents])
@@ -292,7 +372,7 @@ def _kept_tuning(study: Study) -> Tuning | None:
     return None if kept is None else kept_tuning(kept)
 
 
-def _schedule_findings(tuning: Tuning | None, held: Held, *, metric: str) -> tuple[Finding, ...]:
+def _schedule_findings(tuning: Tuning | None, held: StudyData, *, metric: str) -> tuple[Finding, ...]:
     """Empty where no schedule was measured beside its static rival, or it is worth it."""
     schedule = tuning.schedule if tuning is not None else None
     if schedule is None:
@@ -330,7 +410,7 @@ def _served(engine: Engine, arm: Arm) -> Served:
     return Served(forms=engine.configurations(arm), config=engine.config(arm))
 
 
-def _crossovers(held: Held, evidence: Evidence | None, *, seed: int) -> tuple[Crossover, ...]:
+def _crossovers(held: StudyData, evidence: Evidence | None, *, seed: int) -> tuple[Crossover, ...]:
     if evidence is None:
         return ()
     return crossovers(held.records, evidence.arm.name, seed=seed, prompt_of=held.prompt_of)
@@ -353,7 +433,7 @@ def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) 
             )
 
 
-def _findings(studies: Sequence[Study], held: Held) -> tuple[Finding, ...]:
+def _findings(studies: Sequence[Study], held: StudyData) -> tuple[Finding, ...]:
     records = held.records
     health = [turn for study in studies for turn in study.turn_health()]
     found = [

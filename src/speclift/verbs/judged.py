@@ -14,10 +14,14 @@ from speclift.core.errors import StudyError, unknown_name
 from speclift.core.flags import assembled, flat_values
 from speclift.core.goals import Goals
 from speclift.core.judged import StudyBreakEvens, StudyPrices
+from speclift.studies.outputs import write_result
 from speclift.studies.verdict_file import read_verdict
+from speclift.verdict.document import VerdictDocument
+from speclift.views.page import page
 
 if TYPE_CHECKING:
     from speclift.verdict.document import JudgedStudy, VerdictDocument
+
 
 Prices = TypeVar("Prices", bound=StudyPrices)
 
@@ -89,3 +93,8 @@ def _judged(path: Path, *, goals: Goals | None) -> JudgedStudy:
     with Study.open(path) as study:
         _, kept = judge_and_keep(study, goals=goals)
     return kept
+
+
+def write_report(document: VerdictDocument, path: Path) -> None:
+    """One self-contained page; written whole or not at all."""
+    write_result(path, page(document))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.results import (
     ALL_TRAFFIC,
+    TEMPERATURE_DASH,
     Comparison,
+    Conditions,
     Decision,
     Estimate,
     Evidence,
@@ -21,11 +25,128 @@ from speclift.core.results import (
     Part,
     Reason,
     Verdict,
+    fail,
 )
-from speclift.lossless.gate import Result
+from speclift.core.traffic import Concurrency
+from speclift.lossless.gate import ArmOutcome, Gate, Result
 from speclift.verdict import rules
-from speclift.verdict.conditions import EvidenceFor, best_part
-from speclift.verdict.gate_word import NOT_ASKED, GateWord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateWord:
+    result: Result = Result.SKIPPED
+    note: str = ""
+    # Whoever asked for the full gate wants proof, not the absence of a disproof.
+    is_proof_required: bool = False
+
+
+NOT_ASKED = GateWord()
+
+
+def changed_arms(outcome: Gate) -> tuple[ArmOutcome, ...]:
+    return tuple(arm for arm in outcome.outcomes if arm.result is Result.FAIL)
+
+
+def changed_findings(outcome: Gate) -> tuple[Finding, ...]:
+    """For arms that are out while others stay in."""
+    return tuple(
+        fail(
+            "output-changed",
+            f"{arm.arm}: {arm.message}",
+            then="the report shows both outputs side by side",
+            arm=arm.arm,
+        )
+        for arm in changed_arms(outcome)
+    )
+
+
+def gate_for_verdict(outcome: Gate, standing: Sequence[Arm], competing: Sequence[Arm]) -> GateWord:
+    is_full = outcome.mode == "full"
+    if not outcome.arms:
+        return GateWord(result=outcome.result, note=outcome.why, is_proof_required=is_full)
+    result, note = _of_arms(outcome.outcomes, [arm.name for arm in (standing or competing)])
+    return GateWord(result=result, note=note, is_proof_required=is_full)
+
+
+def _of_arms(arms: Sequence[ArmOutcome], wanted: Sequence[str]) -> tuple[Result, str]:
+    judged = {arm.arm: arm for arm in arms}
+    seen = [judged[name] for name in wanted if name in judged]
+    unseen = [name for name in wanted if name not in judged]
+    if unseen and not any(arm.result is Result.FAIL for arm in seen):
+        return Result.INCONCLUSIVE, f"not compared with the baseline: {', '.join(unseen)}"
+    for result in (Result.FAIL, Result.INCONCLUSIVE, Result.PASS):
+        deciding = [arm for arm in seen if arm.result is result]
+        if deciding:
+            return result, "; ".join(f"{arm.arm}: {arm.message}" for arm in deciding[:2])
+    return Result.INCONCLUSIVE, ""
+
+
+EvidenceFor = Callable[[Arm, Conditions], Evidence]
+
+
+def best_part(
+    on_all: Sequence[Evidence], evidence_for: EvidenceFor, *, ships: Callable[[Evidence], bool], bar: float
+) -> Evidence | None:
+    """The largest part of the traffic on which an arm ships; ties go to the higher lower bound."""
+    best: Evidence | None = None
+    for whole in on_all:
+        for ceiling in ceilings(whole):
+            within = whole if ceiling == ALL_TRAFFIC else evidence_for(whole.arm, ceiling)
+            if best is not None and _size(within) < _size(best):
+                continue  # whatever segments are taken from it, it stays smaller
+            for evidence in _parts_within(within, evidence_for, bar=bar):
+                if ships(evidence):
+                    best = evidence if best is None or _rank(evidence) > _rank(best) else best
+                    break
+    return best
+
+
+def ceilings(whole: Evidence) -> Iterator[Conditions]:
+    """No ceiling first, then every measured load and temperature but the highest, alone and together."""
+    loads = {cell.load for cell in whole.cells}
+    streams = sorted({load.streams for load in loads if isinstance(load, Concurrency)}, reverse=True)
+    rates = sorted({load.per_s for load in loads if not isinstance(load, Concurrency)}, reverse=True)
+    labels = [part.label for part in whole.parts if part.part is Part.TEMPERATURE]
+    # A bucket of temperatures is named by its lowest and highest; a ceiling is its highest.
+    temperatures = sorted({float(label.rpartition(TEMPERATURE_DASH)[2]) for label in labels}, reverse=True)
+    for concurrency, qps, temperature in product(
+        (None, *streams[1:]), (None, *rates[1:]), (None, *temperatures[1:])
+    ):
+        yield Conditions(max_concurrency=concurrency, max_qps=qps, max_temperature=temperature)
+
+
+def _parts_within(within: Evidence, evidence_for: EvidenceFor, *, bar: float) -> Iterator[Evidence]:
+    """All segments, then the surest ones, fewer and fewer: those whose mean reaches the bar at all. A segment whose
+    answers are loops is in none of them."""
+    if within.conditions != ALL_TRAFFIC:
+        yield within
+    looping = {found.segment for found in within.degenerate}
+    segments = [part for part in within.parts if part.part is Part.SEGMENT]
+    surest = sorted(
+        (part for part in segments if part.label not in looping),
+        key=lambda part: part.speedup.low,
+        reverse=True,
+    )
+    for count in range(min(len(surest), len(segments) - 1), 0, -1):
+        if _mean_speedup(surest[:count]) >= bar:
+            names = tuple(part.label for part in surest[:count])
+            yield evidence_for(within.arm, replace(within.conditions, segments=names))
+
+
+def _mean_speedup(parts: Sequence[Comparison]) -> float:
+    prompts = sum(part.prompts_there for part in parts)
+    return math.exp(sum(part.prompts_there * math.log(part.speedup.value) for part in parts) / prompts)
+
+
+def _size(evidence: Evidence) -> float:
+    # Shares of one part in two arms may differ by a failed request.
+    return round(evidence.traffic_share, 3)
+
+
+def _rank(evidence: Evidence) -> tuple[float, float]:
+    low = evidence.overall.simultaneous.low if evidence.overall is not None else 0.0
+    return _size(evidence), low
+
 
 # Enough to act on; the table of speedups has the rest.
 ADVICE_MAX = 3

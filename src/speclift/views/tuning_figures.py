@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:src/speclift/views/tuning_figures.py
 """What a search knows, for screen and page: speedup by way of drafting and k, latency against throughput, in words."""
-========
-"""What a search found, as words, tables and a picture, for a terminal and for the page. Pure."""
->>>>>>>> 35b4840 (The page, the charts, the tables of a search and the terminal are one file each):src/speclift/views/tuning.py
 
 from __future__ import annotations
 
@@ -14,17 +10,6 @@ from statistics import median
 from speclift.core.quantities import duration, printable
 from speclift.search.space import Stage
 from speclift.search.tuning import ConfirmedError, SearchedCell, Tuning
-<<<<<<<< HEAD:src/speclift/views/tuning_figures.py
-from speclift.views.charts import SERIES, Scale, fitting_ticks
-from speclift.views.charts import (
-    AREA_HEIGHT_PX,
-    AREA_WIDTH_PX,
-    LABEL_HEIGHT_PX,
-    Dot,
-    Label,
-    Plot,
-    Series,
-========
 from speclift.views.charts import (
     AREA_HEIGHT_PX,
     AREA_WIDTH_PX,
@@ -36,7 +21,6 @@ from speclift.views.charts import (
     Scale,
     Series,
     fitting_ticks,
->>>>>>>> 35b4840 (The page, the charts, the tables of a search and the terminal are one file each):src/speclift/views/tuning.py
     joined,
     placed_labels,
     wide_scale,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from speclift.core.arm import Arm
 from speclift.core.errors import UsageError
-from speclift.core.looks import Looks
+from speclift.core.interim import InterimPlan
 from speclift.core.traffic import Concurrency, Load, Rate, Request
 
 LAUNCHES_DEFAULT = 3
@@ -64,7 +64,7 @@ class StudyPlan:
     # Requests per cell and launch; beyond the prompts these come again in the same order. None is each prompt once.
     request_count: int | None = None
     # Where the study is looked at on the way, and ends when it is settled; None where all of it is measured.
-    looks: Looks | None = None
+    looks: InterimPlan | None = None
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

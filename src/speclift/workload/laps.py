@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from speclift.core.arm import BASELINE
-from speclift.core.looks import LAST_LOOK_SHARE, Looks, Scope, Wanted
+from speclift.core.interim import LAST_LOOK_SHARE, InterimPlan, Scope, Wanted
 from speclift.core.traffic import Concurrency, Load, Rate, Request
 from speclift.workload.experiment import Block, Item, StudyPlan, Turn, blocks, in_order, turn_chunks
 
@@ -28,7 +28,7 @@ REQUESTS_PER_STREAM_MIN = 4
 OPEN_LOOP_REQUESTS_MIN = 30
 
 
-def looks_for(launches: int, *, together: bool, repeats: bool = False) -> Looks | None:
+def interim_plan_for(launches: int, *, together: bool, repeats: bool = False) -> InterimPlan | None:
     """Short laps at first, then longer ones, as many requests in all as `launches` passes over them. Servers that are
     up one at a time start anew for every lap, so theirs are longer; of one launch each they have a single one. Where
     prompts repeat, the requests are there to see the tail, and every lap sends all of them."""
@@ -44,7 +44,7 @@ def looks_for(launches: int, *, together: bool, repeats: bool = False) -> Looks 
     # Of many looks the first has no more than any other: shares do not fall.
     first = min(FIRST_LOOK_SHARE, before_last / (len(sizes) - 1)) if len(sizes) > 2 else before_last
     between = max(first, (before_last - first) / max(1, len(sizes) - 2))
-    return Looks(sizes=sizes, shares=(first, *(between for _ in sizes[2:]), LAST_LOOK_SHARE))
+    return InterimPlan(sizes=sizes, shares=(first, *(between for _ in sizes[2:]), LAST_LOOK_SHARE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

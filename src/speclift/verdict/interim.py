@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
-from speclift.core.looks import EVERYTHING, Look, Scope
+from speclift.core.interim import EVERYTHING, InterimDecision, Scope
 from speclift.core.results import TEMPERATURE_DASH, Comparison, Decision, Evidence, Level, Part, Verdict
 from speclift.verdict import rules
 from speclift.verdict.verdict import deciding_rules
@@ -28,21 +28,21 @@ SAME_SPEED = 1.02
 FasterAtMost: TypeAlias = Callable[[Arm, Arm], float]
 
 
-def look_at(
+def interim_decision(
     verdict: Verdict,
     on_all: Sequence[Evidence],
     goals: Goals,
     *,
     may_ship: bool,
     faster_at_most: FasterAtMost,
-) -> Look:
+) -> InterimDecision:
     """`may_ship` from the second launch on: before it, only what is hopeless is dropped."""
     found = {e.arm.name: _open_scopes(e, verdict, goals, may_ship=may_ship) for e in on_all}
     if may_ship and verdict.decision is Decision.SHIP and verdict.winner is not None:
         found |= _beside(verdict.winner, on_all, goals, faster_at_most)
     wanted = {arm: scopes for arm, scopes in found.items() if scopes}
     less = [e for e in on_all if found[e.arm.name] != (EVERYTHING,)]
-    return Look(
+    return InterimDecision(
         wanted=wanted,
         needs_launch=not may_ship or any(_varies(e) for e in on_all if e.arm.name in wanted),
         because={e.arm.name: _why(e, found[e.arm.name], verdict, goals) for e in less},

@@ -15,7 +15,7 @@ LAST_LOOK_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
+class InterimPlan:
     """One at the end of each lap. `sizes` are the laps', as shares of the study's requests; `shares` what their looks
     may spend of the error. Shares do not fall: what was settled on old data stays so at a later look."""
 
@@ -66,7 +66,7 @@ Wanted: TypeAlias = Mapping[str, tuple[Scope, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class InterimDecision:
     """What is wanted of each arm from here on; of each of which less than everything is, why; and whether launches
     leave enough open that the next lap is worth servers started anew."""
 
@@ -79,5 +79,5 @@ class Look:
         return not self.wanted
 
 
-def at_everything(arms: Iterable[str]) -> Look:
-    return Look(wanted=dict.fromkeys(arms, (EVERYTHING,)))
+def at_everything(arms: Iterable[str]) -> InterimDecision:
+    return InterimDecision(wanted=dict.fromkeys(arms, (EVERYTHING,)))
