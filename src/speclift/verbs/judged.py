@@ -14,10 +14,7 @@ from speclift.core.errors import StudyError, unknown_name
 from speclift.core.flags import assembled, flat_values
 from speclift.core.goals import Goals
 from speclift.core.judged import StudyBreakEvens, StudyPrices
-from speclift.studies.outputs import write_result
 from speclift.studies.verdict_file import read_verdict
-from speclift.verdict.document import VerdictDocument
-from speclift.views.page import page
 
 if TYPE_CHECKING:
     from speclift.verdict.document import JudgedStudy, VerdictDocument
@@ -97,4 +94,7 @@ def _judged(path: Path, *, goals: Goals | None) -> JudgedStudy:
 
 def write_report(document: VerdictDocument, path: Path) -> None:
     """One self-contained page; written whole or not at all."""
+    from speclift.studies.outputs import write_result
+    from speclift.views.page import page
+
     write_result(path, page(document))
