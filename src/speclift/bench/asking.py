@@ -44,7 +44,7 @@ async def ask(endpoint: Endpoint, question: Question, *, limit_s: Seconds = ANSW
 
 
 async def ask_all(endpoint: Endpoint, questions: Sequence[Question], *, at_once: int) -> list[Answer]:
-    """In order of the questions, `at_once` of them in flight."""
+    """The answers in order of the questions, `at_once` of them in flight."""
     gate = asyncio.Semaphore(at_once)
 
     async def one(question: Question) -> Answer:
@@ -79,7 +79,7 @@ def failed(question: Question, error: str) -> Answer:
 
 
 def read_answer(question: Question, body: bytes) -> Answer:
-    """What the one reader of answers makes of it; a whole answer also has its tokens."""
+    """The answer as the one reader of answers has it; a whole answer also has its tokens."""
     reader = AnswerReader()
     if question.stream:
         reader.feed(0.0, body)

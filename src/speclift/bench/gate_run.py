@@ -70,7 +70,7 @@ PLANNED_VARIANCE = 0.15  # of one token's set membership; SmolLM2-135M at temper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateAsk:
-    """What is compared, on which servers, and how much is asked."""
+    """Everything that is compared, on which servers, and how much is asked."""
 
     engine_spec: EngineSpec
     arms: Sequence[Arm]
@@ -237,7 +237,7 @@ class GateRun:
         return told
 
     async def _sample_more(self, questions: QuestionSet, told: ServerAnswers, server: Server) -> None:
-        """Until there are enough tokens to find what is to be found, or time is up."""
+        """Samples until there are enough tokens to find what is to be found, or time is up."""
         have = sum(answer.tokens or 0 for answer in told.of(SAMPLED))
         goal = math.ceil(planned_tokens(self._depth.detect) * PLANNED_VARIANCE / 0.25)
         hot = list(dict.fromkeys(question.temperature for question in questions.sampled))
@@ -296,7 +296,7 @@ class GateRun:
     async def _scores(
         self, questions: QuestionSet, unlike: dict[str, ServerAnswers], scorer: Scorer
     ) -> dict[str, list[TokenScore]]:
-        """Of the baseline and each of these arms; none where the server does not go along to the end."""
+        """Scores of the baseline and each of these arms; none where the server does not go along to the end."""
         scores, batch = {}, self._depth.batch
         try:
             own = questions.told.of(SAMPLED)
@@ -316,8 +316,8 @@ class GateRun:
 
 
 async def _references(endpoint: Endpoint, questions: Sequence[Question]) -> list[Answer]:
-    """With as much beside the text as the server goes along with: some refuse fields that they do not know, some
-    log-probabilities. Margins are then unknown, texts still compare."""
+    """Answers with as much beside the text as the server goes along with: some refuse fields that they do not know,
+    some log-probabilities. Margins are then unknown, texts still compare."""
     answers: list[Answer] = []
     for listed, wants_ids in ((LISTED, True), (LISTED, False), (0, False)):
         asked = [replace(question, listed=listed, wants_ids=wants_ids) for question in questions]
@@ -328,7 +328,7 @@ async def _references(endpoint: Endpoint, questions: Sequence[Question]) -> list
 
 
 async def run_gate(ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline) -> tuple[Gate, bool]:
-    """In full, and whether it was cut short before its last question."""
+    """The gate in full, and whether it was cut short before its last question."""
     run = GateRun(ask, logs=logs, observer=observer, deadline=deadline)
     gate = await run.run()
     if not run.is_cut_short:
@@ -338,7 +338,7 @@ async def run_gate(ask: GateAsk, *, logs: Path, observer: Observer, deadline: De
 
 
 def arms_left_open(gate: Gate) -> frozenset[str]:
-    """By arithmetic alone."""
+    """Names of the arms that arithmetic alone leaves open."""
     return frozenset(arm.arm for arm in gate.arms if arm.greedy.is_open_by_arithmetic)
 
 
@@ -402,8 +402,8 @@ async def scorer_for(endpoint: Endpoint) -> Scorer | None:
 async def score_all(
     scorer: Scorer, questions: Sequence[Question], answers: Sequence[Answer], *, at_once: int
 ) -> list[TokenScore]:
-    """Of every answer whose token ids are known; EngineError where one cannot be scored or those of several are not
-    known, for what is left out might be what is wrong."""
+    """Scores of every answer whose token ids are known; EngineError where one cannot be scored or those of several
+    are not known, for what is left out might be what is wrong."""
     held = asyncio.Semaphore(at_once)
 
     async def one(question: Question, answer: Answer) -> list[TokenScore] | EngineError:

@@ -51,7 +51,7 @@ GATE_SHARE_OF_REST = 0.5
 
 
 def before_gate(bench: Bench) -> Deadline:
-    """Until when the measuring may last, so that the gate has the time that it needs."""
+    """The deadline of the measuring, so that the gate has the time that it needs."""
     deadline = bench.deadline
     if not deadline.is_set:
         return deadline
@@ -60,7 +60,7 @@ def before_gate(bench: Bench) -> Deadline:
 
 
 def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds, place: Workplace = HERE) -> None:
-    """By the deadline there is a result, kept in the study; what could not be asked by then is not settled.
+    """Keeps a result in the study by the deadline; what could not be asked by then is not settled.
 
     `study_s`: what the measuring took, which limits a quick look where nothing else does. `place`: where its servers
     run; a soak is for this machine.
@@ -92,7 +92,7 @@ def _soak_share_s(deadline: Deadline) -> Seconds:
 
 
 def _soaked(gate: Gate, bench: Bench, arms: Sequence[Arm], observer: Observer) -> Gate:
-    """With a short soak, which can find what asking politely does not, and need not clear anybody."""
+    """Adds a short soak. It can fail an arm, but not passing it is not needed for a pass."""
     study, deadline = bench.study, bench.deadline
     soak_s = min(SOAK_S, deadline.left_s)
     launches_s = (len(arms) + 1) * max(launches_took(study), default=0.0)
@@ -128,7 +128,7 @@ def _soaked(gate: Gate, bench: Bench, arms: Sequence[Arm], observer: Observer) -
 
 
 def quick_limit_s(study_s: Seconds) -> Seconds:
-    """Of a study that took so long."""
+    """The seconds for a study that took so long."""
     return max(QUICK_SHARE * study_s, QUICK_LIMIT_MIN_S)
 
 
@@ -221,7 +221,8 @@ def _quick(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAnswers:
-    """What a study's own answers say of its arms: a value, so that a node can be asked with it whether to go on."""
+    """A study's own answers and what they say of its arms: a value, so that a node can be asked with it whether to go
+    on."""
 
     records: Sequence[Record]
     arms: Sequence[Arm]
@@ -239,6 +240,6 @@ class RecordedAnswers:
 
 
 def _margin_question(request: Request) -> Question:
-    """As the study asked it. Calls of tools are no text whose tokens a server would list."""
+    """The question as the study asked it. Calls of tools are no text whose tokens a server would list."""
     told = tuple(request.answer_settings.items())
     return Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED, settings=told)

@@ -66,7 +66,7 @@ TOKENS_MAX = 96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakSettings:
-    """What a soak is run with."""
+    """The settings that a soak is run with."""
 
     engine_spec: EngineSpec
     # Those that speculate.
@@ -119,7 +119,8 @@ def begin_soak(settings: SoakSettings) -> SoakSettings:
 
 
 def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline) -> Soak:
-    """What was seen by the end of the time, or until a signal came: then it is partial, and --resume goes on."""
+    """The result of what was seen by the end of the time, or until a signal came: then it is partial, and --resume
+    goes on."""
     engine = build_engine(settings.spec_under_load)
     arms = (baseline_arm(), *settings.arms)
     traffic = _traffic(settings, engine)
@@ -217,7 +218,7 @@ def _opened(settings: SoakSettings, engine: Engine, arms: Sequence[Arm], traffic
 
 
 def _fingerprint(engine: Engine, arms: Sequence[Arm], traffic: SoakTraffic) -> str:
-    """Of everything that decides what is asked of whom."""
+    """A hash of servers, arms and traffic: a soak may only be resumed where it is equal."""
     kinds = sorted(traffic.kinds)
     asked = repr(replace(traffic, kinds=frozenset()))
     said = [engine.version(), *(engine.command(arm, port=0) for arm in arms), kinds, asked]
@@ -280,7 +281,7 @@ class Reproducing:
         )
 
     async def _tried(self, arm: Arm, found: Reproduction, server: Server, share_s: Seconds) -> Reproduction:
-        """As much smaller as there was time for."""
+        """The reproduction made as much smaller as there was time for."""
         ends_s = time.monotonic() + share_s
         limit_s = answer_limit_s(self._record, arm.name)
         load = SoakLoad(server, arm=arm.name, launch=0, clock=time.monotonic, limit_s=limit_s)
@@ -360,7 +361,7 @@ def _shows(kept: Kept, rate: FaultRate) -> bool:
 
 
 def _beside(record: SoakRecord, culprit: Kept) -> list[Kept]:
-    """What was under way at the same server with it."""
+    """Answers that were under way at the same server with it."""
     own = culprit.answer.exposure
     return [
         kept
@@ -389,10 +390,11 @@ class AnsweredUnderLoad:
 
 
 class Sampling:
-    """Whether an arm samples as the target does also under load: the gate's sampled test on answers given meanwhile.
+    """Tests whether an arm samples as the target does also under load: the gate's sampled test on answers given
+    meanwhile.
 
-    The baseline answers under the same load as the control and, once nothing else is asked of it, tells how likely all
-    of these answers are. Where it cannot, nothing is claimed.
+    The baseline answers under the same load as the control and, once nothing else is asked of it, tells how likely
+    all of these answers are. Where it cannot, nothing is claimed.
     """
 
     def __init__(self, run: SoakRun, prompts: Sequence[Request], *, detect: float) -> None:

@@ -35,7 +35,7 @@ GRACE_SHARE = 0.5
 
 
 class SoakLoad:
-    """On one launch of one server. `clock` counts since the soak of its arm began."""
+    """The load on one launch of one server. `clock` counts since the soak of its arm began."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class SoakLoad:
         return number
 
     async def _look_after(self, answer: SoakAnswer, streams: int) -> None:
-        """Whether the server is still there, where an answer makes one ask."""
+        """Looks whether the server is still there, if an answer makes one ask."""
         self._hung_in_a_row = self._hung_in_a_row + 1 if answer.is_hung else 0
         if self._hung_in_a_row >= max(HUNG_IN_A_ROW_MIN, streams):
             self.failure = (
@@ -209,7 +209,7 @@ def _answer(
 async def _send(
     endpoint: Endpoint, request: SoakRequest, reader: AnswerReader, response: ResponseReader
 ) -> bool:
-    """Whether this caller left before the end."""
+    """True where this caller left before the end."""
     target = target_of(endpoint.base_url, api_key=endpoint.api_key)
     body = as_object(parse_json(request.body))
     is_streamed = body.get("stream") is not False

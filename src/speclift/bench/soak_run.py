@@ -90,7 +90,7 @@ BRIEF_TOKENS, BRIEF_CONTEXT_TOKENS = 8, 256
 
 
 def brief(request: SoakRequest) -> SoakRequest:
-    """With a few tokens for an answer, until its end."""
+    """The request with a few tokens for an answer, until its end."""
     body = {**json.loads(request.body), "max_tokens": BRIEF_TOKENS}
     if "min_tokens" in body:
         body["min_tokens"] = min(body["min_tokens"], BRIEF_TOKENS)
@@ -109,14 +109,14 @@ def answer_limit_s(record: SoakRecord, arm: str) -> Seconds:
 
 
 def steps_of(levels: Sequence[int]) -> tuple[SoakStep, ...]:
-    """Of every launch."""
+    """The steps of every launch."""
     during = (SoakStep(stage=Stage.DURING, streams=streams) for streams in levels)
     return (SoakStep(stage=Stage.BEFORE, streams=1), *during, SoakStep(stage=Stage.AFTER, streams=1))
 
 
 def answering_s(round_s: Seconds, arm: str, *, later: int, launch_s: Seconds) -> Seconds:
-    """Of what is left of a round, what is this server's, which is up: so many arms have still to be launched after it,
-    and to be asked as long as the first of them."""
+    """The seconds of a round's rest that are this server's, which is up: so many arms have still to be launched after
+    it, and to be asked as long as the first of them."""
     weight = BASELINE_WEIGHT if arm == BASELINE else 1.0
     return max(0.0, round_s - later * launch_s) * weight / (weight + later)
 
@@ -124,7 +124,7 @@ def answering_s(round_s: Seconds, arm: str, *, later: int, launch_s: Seconds) ->
 def slots_for(
     record: SoakRecord, levels: Sequence[int], arm: str, launch: int, step: SoakStep
 ) -> Iterator[int]:
-    """What is still to be asked of a server in this step: of the baseline as much as there is time for, of an arm the
+    """Slots still to be asked of a server in this step: of the baseline as much as there is time for, of an arm the
     same first, and some more."""
     asked = record.slots(arm, launch, step)
     return (slot for slot in _given(record, levels, arm, launch, step) if slot not in asked)
@@ -148,7 +148,7 @@ def _given(record: SoakRecord, levels: Sequence[int], arm: str, launch: int, ste
 
 
 class Witness:
-    """What one launch of a server said so far, against which the next answer is held."""
+    """Answers of one launch of a server so far, against which the next answer is held."""
 
     def __init__(self) -> None:
         self._nonces: set[str] = set()
@@ -207,16 +207,16 @@ class SoakRun:
 
     @property
     def traffic(self) -> SoakTraffic:
-        """As far as the baseline takes it."""
+        """The traffic as far as the baseline takes it."""
         return offered(self._all_traffic, self._record)
 
     @property
     def elapsed_s(self) -> Seconds:
-        """Over every run of this soak."""
+        """The seconds over every run of this soak."""
         return self._before_s + time.monotonic() - self._begun_s
 
     async def run(self) -> None:
-        """Until the time is up; what was seen is in the study."""
+        """Runs until the time is up; what was seen is in the study."""
         try:
             async with ends_at(self._deadline, lambda: self._doing):
                 launch = 1
@@ -228,7 +228,7 @@ class SoakRun:
                 self.observer.say(str(spent))
 
     def rest(self, limit_s: Seconds) -> Deadline:
-        """What is left of the time, at most so much."""
+        """The time that is left, at most so much."""
         now_s = self._deadline.clock()
         return replace(self._deadline, at_s=min(self._deadline.at_s, now_s + limit_s))
 
@@ -242,7 +242,7 @@ class SoakRun:
 
     @property
     def _kept_back_s(self) -> Seconds:
-        """For reproducing, once there is something to reproduce; else for the test of what is sampled."""
+        """The seconds for reproducing, once there is something to reproduce; else for the test of what is sampled."""
         if is_suspect(self._record):
             return REPRODUCING_SHARE * self._terms.soak_s
         return SAMPLING_SHARE * self._terms.soak_s if self.has_time_to_sample else 0.0
@@ -273,7 +273,8 @@ class SoakRun:
         return self._rounds_in_time(LAST_LAUNCHING_SHARE_MAX) > 0
 
     def _rounds_in_time(self, launching_share: float) -> int:
-        """In what is left: launches of every server that take up no more than their share and are worth it."""
+        """The number that fits what is left: launches of every server that take up no more than their share and are
+        worth it."""
         waves_s = LAUNCH_WAVES * max(self._terms.levels) * self._slot_s
         round_s = len(self._arms) * max(self._launch_s / launching_share, self._launch_s + waves_s)
         return int(self._left_s / max(1e-6, round_s))
@@ -283,7 +284,7 @@ class SoakRun:
         return 0.0 if self._record.offered is None else self._record.offered.slot_s
 
     def _rounds_left(self, launch: int) -> int:
-        """With this one, which is there anyway."""
+        """The number with this one, which is there anyway."""
         return max(1, min(self._terms.launches - launch + 1, self._rounds_in_time(LAUNCHING_SHARE_MAX)))
 
     async def _round(self, launch: int) -> None:
@@ -346,8 +347,8 @@ class SoakRun:
         self.observer.say(f"{arm} {failure.partition(chr(10))[0]}")
 
     async def _see_offered(self, server: Server) -> None:
-        """Which kinds of requests the baseline refuses, for what it does not offer is nobody's fault; and how long they
-        may be, so that there is time for enough of them."""
+        """Keeps which kinds of requests the baseline refuses, for what it does not offer is nobody's fault; and how
+        long they may be, so that there is time for enough of them."""
         extras = await capabilities_of(server.endpoint, self._all_traffic.dialect)
         traffic = self._all_traffic.offering(adapters=extras.adapters, banned=extras.banned)
         openings = [_first_of(traffic, kind) for kind in sorted(traffic.kinds)]
@@ -371,7 +372,7 @@ class SoakRun:
         )
 
     async def _see_scale(self, server: Server, traffic: SoakTraffic, pace: Pace) -> tuple[float, Pace]:
-        """With the pace that it follows from."""
+        """The scale with the pace that it follows from."""
         scale = scale_for(traffic, pace, seconds=self._full_speed_s)
         if scale < 1:
             # What comes first may have been slow for once: programs compiled, weights read.
@@ -408,7 +409,7 @@ class SoakRun:
 
     @property
     def _full_speed_s(self) -> Seconds:
-        """Of what is left to each arm: as if it answered at full speed all the time."""
+        """The seconds left to each arm: as if it answered at full speed all the time."""
         servers = len(self._arms) - 1 + BASELINE_WEIGHT
         # The first baseline is up.
         launching_s = self._launch_s * (len(self._arms) * self._rounds_left(1) - 1)
@@ -463,7 +464,7 @@ class SoakRun:
                 return
 
     async def _counters(self, server: Server, arm: str) -> Counters | None:
-        """Only of an arm whose answers do not say themselves what was drafted for them."""
+        """The counters, only of an arm whose answers do not say themselves what was drafted for them."""
         if arm == BASELINE or self._record.tells_drafts(arm):
             return None
         try:
@@ -531,7 +532,7 @@ def _drafts_between(earlier: Counters | None, later: Counters | None) -> tuple[T
 
 
 def _first_of(traffic: SoakTraffic, kind: SoakKind) -> SoakRequest:
-    """With a prompt that is soon read."""
+    """A request of the kind whose prompt is soon read."""
     return replace(traffic, kinds=frozenset({kind}), context_tokens=BRIEF_CONTEXT_TOKENS).opening(0)
 
 
@@ -557,7 +558,7 @@ async def _listed(endpoint: Endpoint, path: str) -> object:
 
 
 def adapter_ids_in(listed: object) -> tuple[str, ...]:
-    """As llama.cpp numbers what it was started with (b11549: GET /lora-adapters)."""
+    """Adapters as llama.cpp numbers those that it was started with (b11549: GET /lora-adapters)."""
     ids = [as_whole(each.get("id")) for each in as_objects(listed)]
     return tuple(str(id) for id in ids if id is not None and id >= 0)[:ADAPTERS_MAX]
 

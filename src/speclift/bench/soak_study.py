@@ -1,5 +1,5 @@
-"""What a soak saw, on disk as it arrives: one line of JSON per answer, so that a kill at any moment loses at most what
-was still under way.
+"""The record of a soak, on disk as it arrives: one line of JSON per answer, so that a kill at any moment loses at
+most what was still under way.
 
 The lines alone say what was asked of which server and what is left, so that a soak goes on where it was and the same
 lines give the same result.
@@ -55,7 +55,7 @@ WHOLE_SHARE = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakTerms:
-    """What a soak was begun with and goes on with."""
+    """The terms that a soak was begun with and goes on with."""
 
     soak_s: Seconds
     levels: tuple[int, ...]
@@ -119,7 +119,7 @@ class SoakStepEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """What the baseline takes of the kinds of requests; the others with its words."""
+    """The offer of the baseline: what it takes of the kinds of requests; the others with its words."""
 
     refused: tuple[tuple[str, str], ...] = ()
     # What it has beside its model: adapters by name, and tokens that can be forbidden.
@@ -147,7 +147,7 @@ class Reproduced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tested:
-    """What an arm sampled under load, held against the target's probabilities."""
+    """The test of what an arm sampled under load, held against the target's probabilities."""
 
     arm: str
     distribution: Distribution
@@ -174,7 +174,7 @@ class SoakRecord:
     odd: int = 0
 
     def slots(self, arm: str, launch: int, step: SoakStep) -> set[int]:
-        """Of the traffic, as far as this server was asked them in this step."""
+        """Slots of the traffic, as far as this server was asked them in this step."""
         return {
             slot_of(kept.answer.index)
             for kept in self.kept
@@ -193,7 +193,7 @@ class SoakRecord:
         return next((failure for failure in found if failure), "")
 
     def is_complete(self, terms: SoakTerms) -> bool:
-        """Whether the time was used up, or nothing was left to ask."""
+        """True where the time was used up, or nothing was left to ask."""
         steps = len(terms.levels) + 2
         everything = len(terms.arms) * terms.launches * steps
         return self.elapsed_s >= WHOLE_SHARE * terms.soak_s or len(self.ended) >= everything
@@ -240,7 +240,7 @@ class SoakStudy:
 
     @classmethod
     def reopen(cls, study: Path) -> SoakStudy:
-        """What a kill left of a last line is cut off."""
+        """The study with its lines; what a kill left of a last one is cut off."""
         path = lines_path(study)
         try:
             data = path.read_bytes()
@@ -454,8 +454,8 @@ def observations(record: SoakRecord, arm: str) -> Iterator[SoakObservation]:
 
 
 def is_suspect(record: SoakRecord) -> bool:
-    """Whether an arm showed what no server may do, and the control did not; what it says it does not do is told at the
-    end."""
+    """True where an arm showed what no server may do, and the control did not; what it says it does not do is told at
+    the end."""
     telling = (PROMISED | PROVEN) - record.shown.get(BASELINE, set())
     return any(telling & shown for arm, shown in record.shown.items() if arm != BASELINE)
 
@@ -501,7 +501,7 @@ def _counted_steps(record: SoakRecord, arm: str) -> Iterator[AcceptanceWindow]:
 
 
 def request_of(kept: Kept, traffic: SoakTraffic) -> SoakRequest:
-    """As it was sent; a later turn whose text was not kept, as far as it is known."""
+    """The request as it was sent; a later turn whose text was not kept, as far as it is known."""
     if kept.request is not None:
         return kept.request
     opening = traffic.opening(slot_of(kept.answer.index))
@@ -510,7 +510,7 @@ def request_of(kept: Kept, traffic: SoakTraffic) -> SoakRequest:
 
 
 def offered(traffic: SoakTraffic, record: SoakRecord) -> SoakTraffic:
-    """With what the baseline has beside its model, without what it refused, as long as its speed allows."""
+    """The traffic with what the baseline has beside its model, without what it refused, as long as its speed allows."""
     seen = record.offered
     if seen is None:
         return traffic

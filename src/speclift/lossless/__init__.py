@@ -1,1 +1,1 @@
-"""Whether speculation changed the output: numerics told from bugs. Pure: answers in, a gate's result out."""
+"""Says whether speculation changed the output: numerics told from bugs. Pure: answers in, a gate's result out."""

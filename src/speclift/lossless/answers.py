@@ -1,4 +1,4 @@
-"""What a server said, as the gate compares it, and where two answers part.
+"""Answers of a server as the gate compares them, and where two answers part.
 
 A tie that other arithmetic broke the other way has a small margin in nats; a token the model would never say has a
 large one. Only the first parting of a pair counts: behind it the two continue different texts.
@@ -200,7 +200,7 @@ def _unseen_margin(reference: Answer, theirs: bytes, at: int) -> float | None:
 
 
 def _chosen(said: Said, rest: bytes, inside: int, *, is_end: bool) -> Alternative | None:
-    """Which of the listed tokens the other answer took; `inside` is how far into the token the two agree."""
+    """The one of the listed tokens that the other answer took; `inside` is how far into the token the two agree."""
     others = [choice for choice in said.choices if choice.data != said.data]
     if is_end and not inside:
         matching = [choice for choice in others if _END_NAME.match(choice.data)]

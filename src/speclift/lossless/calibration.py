@@ -143,7 +143,7 @@ def _log_moments(
 
 
 def lookups(prompt: Sequence[int], output: Sequence[int], *, size: int = LOOKUP_TOKENS) -> list[int | None]:
-    """For each output token what followed the latest earlier occurrence of the `size` tokens before it."""
+    """A token for each output token: what followed the latest earlier occurrence of the `size` tokens before it."""
     text = [*prompt, *output]
     seen: dict[tuple[int, ...], int] = {}
     found: list[int | None] = []

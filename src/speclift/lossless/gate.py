@@ -193,7 +193,7 @@ class ArmGate(Document, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """Of the parts that decided it."""
+        """The messages of the parts that decided it."""
         words = [
             f"{name}: {part.message}"
             for name, part in (("greedy", self.greedy), ("sampled", self.sampled))
@@ -335,7 +335,7 @@ class Soak(Document, frozen=True, kw_only=True):
 
 
 class ArmOutcome(NamedTuple):
-    """What decides about an arm; `message` is of the parts that decided it."""
+    """The outcome of an arm; `message` is of the parts that decided it."""
 
     arm: str
     result: Result
@@ -388,7 +388,7 @@ class Gate(Document, frozen=True, kw_only=True):
 
     @property
     def outcomes(self) -> tuple[ArmOutcome, ...]:
-        """Of each arm; one that fails under load has failed, whatever it says without."""
+        """The outcome of each arm; one that fails under load has failed, whatever it says without."""
         return tuple(_outcome(arm, self.soak or None) for arm in self.arms)
 
     def without_text(self, *, instead: str) -> Gate:

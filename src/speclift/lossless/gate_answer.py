@@ -1,4 +1,4 @@
-"""What the gate found, as somebody reads it who has to act on it. Pure."""
+"""The gate in words for somebody who has to act on it. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gate_answer(gate: Gate, argv: Sequence[str]) -> ShortAnswer:
 
 
 def polite_answer(gate: Gate, argv: Sequence[str]) -> ShortAnswer:
-    """Of what was asked one at a time and in one batch."""
+    """The answer of what was asked one at a time and in one batch."""
     deciding = [arm for arm in gate.arms if arm.result is gate.result]
     names = _names([arm.arm for arm in deciding])
     match gate.result:
@@ -71,7 +71,8 @@ def _because(arms: Sequence[ArmGate]) -> Iterator[str]:
 
 
 def _next(gate: Gate, argv: Sequence[str]) -> NextCommand | None:
-    """As many prompts as it takes to see the deviation that was asked for, in the time that these took each."""
+    """A command with as many prompts as it takes to see the deviation that was asked for, in the time that these took
+    each."""
     line = CommandLine(argv)
     times = max((_times_needed(arm, gate.detect) for arm in gate.arms), default=0.0)
     if gate.result is not Result.INCONCLUSIVE or not line.can_be_repeated or not 1 < times <= TIMES_MAX:
@@ -94,7 +95,7 @@ def _times_needed(arm: ArmGate, detect: float) -> float:
 
 
 def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
-    """Of both: what the load showed first, and whether the gate before it agrees."""
+    """The answer of both: what the load showed first, and whether the gate before it agrees."""
     polite = replace(gate, soak=UNSET)
     deciding = [arm for arm in soak.arms if arm.result is soak.result]
     names = _names([arm.arm for arm in deciding])
@@ -150,7 +151,8 @@ def _open_faults(soak: Soak, arms: Sequence[SoakArm]) -> Iterator[str]:
 
 
 def _again(soak: Soak, argv: Sequence[str]) -> NextCommand | None:
-    """What was found has a script; what is open needs more of the same, as long as that is within reach."""
+    """The next command: what was found has a script; what is open needs more of the same, as long as that is within
+    reach."""
     script = next((rate.script for rate in soak.faults if rate.script), None)
     if script is not None:
         return NextCommand(command=f"python {shlex.quote(script)} URL", seconds=SCRIPT_S)

@@ -62,7 +62,7 @@ class Control:
 
     @property
     def noise_limit(self) -> float:
-        """What the arithmetic of one and the same text moves a gap by."""
+        """The nats by which the arithmetic of one text moves a gap."""
         return max(TIE_NATS, self.noise_nats)
 
     @property
@@ -133,7 +133,8 @@ def gap_noise(reference: Answer, again: Answer) -> list[float]:
 
 
 def settled_by_equality(greedy: Greedy, invariant: Greedy, control: Hazard) -> Greedy:
-    """By servers whose arithmetic does not depend on the batch: there the same text comes out, or the arm changes it.
+    """The part as servers settle it whose arithmetic does not depend on the batch: there the same text comes out, or
+    the arm changes it.
 
     They say nothing where the baseline itself came out otherwise, or where too little was answered.
     """
@@ -162,7 +163,7 @@ def settled_by_equality(greedy: Greedy, invariant: Greedy, control: Hazard) -> G
 
 
 class _Call(StrEnum):
-    """What a difference is taken for; the worst first."""
+    """A difference is taken for one of these; the worst first."""
 
     FAULT = "fault"
     WIDE = "neither a tie nor clearly a fault"
@@ -206,8 +207,8 @@ class _Seen:
 
     @property
     def is_wider_than_control(self) -> bool:
-        """Whether they come more often than between two baseline runs. So it is where those never part, and where too
-        little of them was seen to tell."""
+        """True where they come more often than between two baseline runs. So it is where those never part, and where
+        too little of them was seen to tell."""
         theirs = self.control.beyond_noise
         if not self.control.margins or theirs.tokens < CONTROL_SHARE * self.tokens:
             return True
@@ -221,8 +222,8 @@ class _Seen:
 
     @property
     def wrong_share(self) -> float:
-        """At most, at 95 %: what has no margin, or one that noise alone does not explain, may be a fault. Never more
-        than all of them."""
+        """The largest share at 95 %: what has no margin, or one that noise alone does not explain, may be a fault.
+        Never more than all of them."""
         events = self.count(_Call.UNKNOWN) + self.count(_Call.WIDE)
         return min(1.0, Hazard(events=events, tokens=self.tokens).upper())
 
@@ -325,7 +326,7 @@ def _greedy_result(seen: _Seen) -> tuple[Result, str]:
 
 
 def _failure(seen: _Seen) -> str:
-    """What shows that the arm's tokens are not the target's; empty where nothing does."""
+    """The evidence that the arm's tokens are not the target's; empty where nothing does."""
     faults = seen.parted[_Call.FAULT]
     if faults and seen.has_more_faults:
         worst_margin = max(fault.margin or 0.0 for fault in faults)
@@ -344,7 +345,7 @@ def _failure(seen: _Seen) -> str:
 
 
 def _doubt(seen: _Seen) -> str:
-    """What was too little to pass on, or cannot be told; empty where the arm passes."""
+    """The reason why nothing can be passed on yet; empty where the arm passes."""
     needed = tokens_for_rate(seen.detect)
     if seen.tokens < needed:
         return f"{seen.tokens:.0f} tokens compared, {needed} needed to exclude {seen.detect:.1%} wrong tokens"

@@ -96,7 +96,7 @@ def with_equality(gate: Gate, invariant: Gate) -> Gate:
 
 @dataclass(slots=True, kw_only=True)
 class ServerAnswers:
-    """What one server said, by way of asking."""
+    """Answers of one server, by way of asking."""
 
     answers: dict[str, list[Answer]] = field(default_factory=dict)
 
@@ -391,7 +391,7 @@ def judge_edge(edge: Edge, baseline: Answer, arm: Answer, *, fault_nats: float) 
 
 
 def _broken(edge: Edge, answer: Answer) -> str:
-    """What the answer does that the request forbids; empty where it keeps to it."""
+    """The rule of the request that the answer breaks; empty where it keeps to it."""
     if edge.forbidden and edge.forbidden in answer.text:
         return f"the stop string {edge.forbidden!r} is in the answer"
     if edge.tokens_max is not None and answer.tokens is not None and answer.tokens > edge.tokens_max:
@@ -418,7 +418,7 @@ SHAPES = {ALONE: ALONE, WHOLE: ALONE, TURNS: ALONE, BATCHED: BATCHED}
 
 @dataclass(slots=True)
 class QuestionSet:
-    """What is asked and what the first baseline said to it; arms and control get the same questions."""
+    """Questions and what the first baseline said to it; arms and control get the same questions."""
 
     greedy: tuple[Question, ...] = ()
     turns: tuple[Question, ...] = ()

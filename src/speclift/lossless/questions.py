@@ -1,4 +1,4 @@
-"""What the gate asks: the same prompts in every way that traffic reaches a server, and the edges of the protocol."""
+"""The gate asks the same prompts in every way that traffic reaches a server, and the edges of the protocol."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Key(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """What the arm said, and the baseline of the same round to the same request."""
+    """The answer of the arm, and the baseline of the same round to the same request."""
 
     key: Key
     reference: Answer
@@ -100,7 +100,7 @@ def parted_requests(gate: Gate) -> tuple[str, ...]:
 
 
 def needs_more_control(gate: Gate) -> bool:
-    """Whether more of the baseline against itself could tell what differences beyond its noise are."""
+    """True where more of the baseline against itself could tell what differences beyond its noise are."""
     return any(arm.greedy.is_open_by_arithmetic and arm.greedy.wide > 0 for arm in gate.arms)
 
 
@@ -108,8 +108,8 @@ Held = dict[Key, Answer]
 
 
 def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, dict[int, Held]]:
-    """By arm and round; requests at a temperature that nobody knows cannot be compared. A prompt that the file repeats
-    is the case of its `first` request."""
+    """Answers by arm and round; requests at a temperature that nobody knows cannot be compared. A prompt that the
+    file repeats is the case of its `first` request."""
     found: dict[str, dict[int, Held]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
         place = record.place
@@ -151,7 +151,7 @@ def _control(baseline: Mapping[int, Held], fresh: Fresh | None) -> Control:
 
 
 def _over_loads(held: Held) -> Iterator[tuple[str, Answer, Answer]]:
-    """What was said to a prompt at one load and at the next: the same server, batches of another size."""
+    """Pairs of what was said to a prompt at one load and at the next: the same server, batches of another size."""
     first: dict[str, Answer] = {}
     for key, answer in held.items():
         if not key.is_greedy or not answer.is_ok:
@@ -223,14 +223,14 @@ def _arm(
 
 
 def _answers_to_both(held: Mapping[int, Held], *, answered: Mapping[int, Held]) -> Iterator[Answer]:
-    """To what both were asked in the same round."""
+    """The answers to what both were asked in the same round."""
     for index, answers in held.items():
         other = answered.get(index, {})
         yield from (answer for key, answer in answers.items() if key in other)
 
 
 def _answered_by_baseline(own: Mapping[int, Held], baseline: Mapping[int, Held]) -> list[_Pair]:
-    """What the arm was asked and the baseline of the same round answered."""
+    """Pairs of what the arm was asked and the baseline of the same round answered."""
     return [
         _Pair(key, reference, answer)
         for index, held in own.items()
@@ -240,7 +240,8 @@ def _answered_by_baseline(own: Mapping[int, Held], baseline: Mapping[int, Held])
 
 
 def _compared(asked: Iterable[_Pair], fresh: Fresh | None) -> list[_Pair]:
-    """What both answered, each pair of texts once; at temperature 0 against the new reference where there is one."""
+    """Pairs that both answered, each pair of texts once; at temperature 0 against the new reference where there is
+    one."""
     seen: set[tuple[str, str, str]] = set()
     return [
         pair._replace(reference=_reference(pair.reference, fresh)) if pair.key.is_greedy else pair
@@ -273,7 +274,7 @@ def _sampled_part(asked: Iterable[_Pair], compared: Iterable[_Pair], seed: int) 
 
 
 def _if_complete(greedy: Greedy, *, asked: int, answered: int) -> Greedy:
-    """In a study a stray request may fail; where more do, the others do not stand for them."""
+    """The part, or no pass: a stray request may fail in a study, but the others do not stand for many."""
     if is_complete(asked=asked, used=answered):
         return greedy
     result = greedy.result if greedy.result is Result.FAIL else Result.INCONCLUSIVE
@@ -313,7 +314,8 @@ QUOTED = 80
 def recorded_faults(
     arm: str, own: Iterable[Answer], theirs: Iterable[Answer], prompts: Mapping[str, Request]
 ) -> list[Finding]:
-    """What the arm's answers show more often than the baseline's; a prompt counts once however often it was sent."""
+    """Findings of what the arm's answers show more often than the baseline's; a prompt counts once however often it
+    was sent."""
     mine, others = _seen(own, prompts), _seen(theirs, prompts)
     findings = []
     for fault, (check, words) in CHECKS.items():
@@ -337,7 +339,7 @@ _Seen = dict[SoakFault, dict[str, str]]
 
 
 def _seen(answers: Iterable[Answer], prompts: Mapping[str, Request]) -> _Seen:
-    """By fault the cases that could show it, with what shows it or ""."""
+    """The cases by fault that could show it, with what shows it or ""."""
     found: _Seen = {fault: {} for fault in CHECKS}
     for answer in answers:
         if not answer.is_ok or not answer.text:
@@ -374,8 +376,9 @@ def _asked(request: Request) -> str:
 
 
 def calls_misfit(text: str, tools: Mapping[str, str], *, was_cut: bool = False) -> str | None:
-    """Of a record's text, where calls stand as name and arguments one after the other, behind what else was said. Of a
-    text that the limit cut, only what came before its end can be wrong; None where no call was whole by then."""
+    """The misfit of a record's text, where calls stand as name and arguments one after the other, behind what else
+    was said. In a text that the limit cut, only what came before its end can be wrong; None where no call was whole
+    by then."""
     starts = [place for name in tools if (place := text.find(f"{name}{{")) >= 0]
     if not starts:
         return None if was_cut else "no call that can be read"

@@ -125,7 +125,7 @@ def judge_tests(
 
 
 def _variance_per_token(tests: Sequence[SetTest]) -> float:
-    """Of the test that tells least; of even odds, the largest there is, where nothing was scored."""
+    """The variance of the test that tells least; that of even odds, the largest, where nothing was scored."""
     scored = [test for test in tests if test.tokens]
     tops = [test for test in scored if test.is_usable and test.name != LIKELIHOOD]
     return max((test.variance / test.tokens for test in tops or scored), default=0.25)
@@ -159,8 +159,8 @@ def if_complete(judged: Sampled, *, prompts: int, asked: int, answered: int) -> 
 
 
 def _p_against(test: SetTest, control: Sequence[SetTest], *, alpha: float) -> float:
-    """Where the baseline itself misses its scores (a setting of the server that scoring does not see), only the
-    difference between the two counts."""
+    """The p-value of a test. If the baseline itself misses its scores (a setting of the server that scoring does not
+    see), only the difference between the two counts."""
     held = next((each for each in control if each.name == test.name), None)
     if held is None or held.p_value >= alpha or not held.tokens:
         return test.p_value

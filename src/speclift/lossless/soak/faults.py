@@ -1,4 +1,5 @@
-"""Which faults an answer shows, and which it could have shown: only of the latter is a rate worth anything.
+"""Finds the faults that an answer shows, and those that it could have shown: only of the latter is a rate worth
+anything.
 
 What a model writes is not the server's fault: what counts is what the server promised (limits, stop strings, schemas,
 bans, its own text), and whatever is not quite that is held against the baseline's rate by `rates.py`.
@@ -66,7 +67,7 @@ BUSY = (408, 429, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldAgainst:
-    """What an answer is held against beside its own request."""
+    """Everything that an answer is held against beside its own request."""
 
     # Every nonce that this server was sent, by whomever.
     nonces: Collection[str] = ()
@@ -107,7 +108,8 @@ class SoakObservation:
 
     @property
     def unit(self) -> Hashable:
-        """What counts once, its answers being no independent observations: a session, a prompt that is asked again."""
+        """The unit that counts once, its answers being no independent observations: a session, a prompt that is asked
+        again."""
         return self.prompt_id or slot_of(self.index)
 
 
@@ -266,7 +268,7 @@ class _Look:
                     yield f"{nonce}, of another request, in {_around(text, text.index(nonce))}"
 
     def _json_misfits(self) -> Iterator[str]:
-        """What is wrong with each choice, or "". What the limit cut has to begin as the schema allows; nothing can be
+        """The misfit of each choice, or "". Text that the limit cut has to begin as the schema allows; nothing can be
         said of the beginning of what a grammar allows."""
         promise = self.promise
         for choice in self.answered if self.answer.is_whole else ():
@@ -281,7 +283,7 @@ class _Look:
             yield why and f"{why}: {_end(text)}"
 
     def _call_misfits(self) -> Iterator[str]:
-        """What is wrong with each call, or "". One that the limit cut has to begin as its schema allows."""
+        """The misfit of each call, or "". One that the limit cut has to begin as its schema allows."""
         schemas = dict(self.promise.tools)
         for choice in self.answered if schemas and self.answer.is_whole else ():
             whole_count = len(whole_calls(self.answer, choice, self.promise.tokens_max))

@@ -1,4 +1,4 @@
-"""What the soak's own prompts are made of: sentences that nobody wrote before, and words that no model invents."""
+"""The soak's own prompts are made of these: sentences that nobody wrote before, and words that no model invents."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def asks_to_copy(text: str) -> str:
 
 
 def answer_schema(nonce: str) -> dict[str, Json]:
-    """Only what ends: no free text or number that a model could go on with for ever."""
+    """A schema of nothing but what ends: no free text or number that a model could go on with for ever."""
     return {
         "type": "object",
         "properties": {

@@ -98,7 +98,7 @@ def is_open(rate: FaultRate) -> bool:
 def soaked_result(
     rates: Sequence[FaultRate], findings: Sequence[Finding], distribution: Distribution | None
 ) -> Result:
-    """What an arm's part of a soak comes to."""
+    """The result of an arm's part of a soak."""
     is_shifted = distribution is not None and distribution.result is Result.FAIL
     is_found = any(rate.result is SoakResult.FOUND for rate in rates)
     if is_found or is_shifted or any(finding.level is Level.FAIL for finding in findings):
@@ -107,8 +107,8 @@ def soaked_result(
 
 
 def _result_of(rate: FaultRate) -> Result:
-    """Where few requests can show a fault, few were asked: its row says so, and that stops no pass. Neither does what
-    the baseline does as well."""
+    """The result of one fault. If few requests can show it, few were asked: its row says so, and that stops no pass.
+    Neither does what the baseline does as well."""
     if rate.result is SoakResult.CLEAN:
         return Result.PASS
     is_unknown = rate.name in SHOWN_BY_ANY and rate.exposed < exposed_needed()
@@ -116,7 +116,7 @@ def _result_of(rate: FaultRate) -> Result:
 
 
 def judge_tallies(fault: SoakFault, arm: Tally, control: Tally) -> SoakResult:
-    """Of counts that were made elsewhere, by the same rules."""
+    """The result of counts that were made elsewhere, by the same rules."""
     return _result(fault, arm, control, more_frequent(arm, control))[0]
 
 
@@ -261,7 +261,7 @@ _PLACES = 6
 
 
 def places_of(observations: Sequence[SoakObservation]) -> tuple[str, ...]:
-    """In words; the narrowest first. Nothing where nothing was seen, or too little to tell."""
+    """The places in words, the narrowest first. Nothing where nothing was seen, or too little to tell."""
     return tuple(_named_places(observations))
 
 
@@ -324,7 +324,7 @@ def _is_telling(observations: Sequence[SoakObservation], outside: int, choices: 
 
 
 def log_ways(total: int, chosen: int) -> float:
-    """Of choosing so many out of all."""
+    """The logarithm of the number of ways of choosing so many out of all."""
     return lgamma(total + 1) - lgamma(chosen + 1) - lgamma(total - chosen + 1)
 
 

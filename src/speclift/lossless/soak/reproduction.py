@@ -42,7 +42,7 @@ TASK_START = "Copy the text between"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakSetup:
-    """What is sent: the culprit again and again, so many at a time, among companions where there are some."""
+    """Requests to send: the culprit again and again, so many at a time, among companions where there are some."""
 
     culprit: SoakRequest
     streams: int
@@ -59,7 +59,8 @@ class Trial:
     number: int
 
     def requests(self) -> Iterator[tuple[SoakRequest, bool]]:
-        """In the order to send them, each with whether it is an attempt: a fault of a companion does not count."""
+        """The requests in the order to send them, each with whether it is an attempt: a fault of a companion does not
+        count."""
         others, fresh = self.setup.companions, FRESH_SLOTS + self.number * ATTEMPTS_MAX * COMPANIONS_MAX
         for attempt in range(self.attempts_max):
             yield renamed(self.setup.culprit, fresh), True
@@ -72,7 +73,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """What is known by now. `smallest` shows the fault once `is_confirmed`."""
+    """The state of the tries. `smallest` shows the fault once `is_confirmed`."""
 
     fault: SoakFault
     smallest: SoakSetup
@@ -143,7 +144,8 @@ def reproduction_of(
     streams: int,
     rate: float,
 ) -> Reproduction:
-    """From a request that showed the fault; `companions` were under way with it, `rate` is what the soak saw."""
+    """A reproduction that begins with a request that showed the fault; `companions` were under way with it, `rate` is
+    what the soak saw."""
     setup = SoakSetup(
         culprit=culprit,
         streams=max(1, streams),

@@ -26,7 +26,7 @@ _CLOSING = {"{": "}", "[": "]"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromisedFormat:
-    """What a request's own `response_format`, `tools` and `stop` ask of its answer."""
+    """The format that a request's own `response_format`, `tools` and `stop` ask of its answer."""
 
     # As JSON; "{}" where any JSON will do, None where any text.
     schema: str | None

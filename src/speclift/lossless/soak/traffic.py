@@ -1,4 +1,4 @@
-"""What a soak sends: traffic that is known to break speculation, request by request from a seed.
+"""The requests of a soak: traffic that is known to break speculation, request by request from a seed.
 
 A request follows from the seed and its slot alone, so a soak goes on anywhere; a later turn follows from the turn
 before and what was answered. A kind that the baseline refuses is left out; the slots of other kinds stay as they are.
@@ -142,7 +142,7 @@ class SoakTraffic:
         return next(kind for kind in order if kind in self.kinds)
 
     def turns(self, slot: int) -> int:
-        """Of the slot's session, were it one."""
+        """The number of turns of the slot's session, were it one."""
         most = TURNS_MAX if self._is_full(slot) else TURNS_MIN
         return draws_for(self.seed, "turns", slot).randint(TURNS_MIN, most)
 
@@ -157,7 +157,7 @@ class SoakTraffic:
         return None if drawn is None else drawn.as_request(slot=slot, kind=SoakKind(request.kind), turn=turn)
 
     def offering(self, *, adapters: Sequence[str], banned: Sequence[tuple[int, str]]) -> SoakTraffic:
-        """With what a running server says that it has beside its model."""
+        """The same with what a running server says that it has beside its model."""
         more = {SoakKind.ADAPTER: adapters, SoakKind.BIAS: banned}
         return replace(
             self,
@@ -176,7 +176,7 @@ class SoakTraffic:
         return self.scale >= 1 or draws_for(self.seed, "full", slot).random() < FULL_SHARE
 
     def _sized(self, slot: int) -> SoakTraffic:
-        """With the longest answer of this slot."""
+        """The same with the longest answer of this slot."""
         if self._is_full(slot):
             return self
         least = min(self.tokens_max, SCALED_TOKENS_MIN)
@@ -238,7 +238,7 @@ def refused_kinds(asked: Iterable[tuple[str, SoakAnswer]]) -> dict[SoakKind, str
 
 
 class _Slot(NamedTuple):
-    """What a request is drawn from."""
+    """The source that a request is drawn from."""
 
     traffic: SoakTraffic
     draws: random.Random
@@ -315,7 +315,7 @@ def _asked(
 
 
 def _heat(slot: _Slot, wanted: float | None) -> float:
-    """As the request wants it, unless everything is to be greedy."""
+    """The temperature that the request wants, unless everything is to be greedy."""
     if wanted is None:
         return slot.draws.choice(slot.traffic.temperatures)
     return wanted if any(slot.traffic.temperatures) else 0.0
@@ -375,7 +375,7 @@ def _long(slot: _Slot) -> _Drawn:
 
 
 def _prefix(slot: _Slot) -> _Drawn:
-    """What many requests begin with, then a line of its own."""
+    """Text that many requests begin with, then a line of its own."""
     shared = draws_for(slot.traffic.seed, "prefix", slot.draws.randrange(PREFIXES))
     before = passage(shared, words=slot.traffic.context_tokens // 10)
     line = with_nonces(sentence(slot.draws), slot.nonce)
@@ -535,7 +535,7 @@ def _own(slot: _Slot) -> _Drawn:
 
 
 def _own_promise(request: Request) -> Promise:
-    """What the user's request itself asks of the server."""
+    """The promise that the user's request itself asks of the server."""
     if request.answer_format is None:
         return Promise()
     promised = promised_format(request.answer_format)
@@ -658,7 +658,7 @@ LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What an engine got done with as many requests at once as the soak sends."""
+    """The work that an engine got done with as many requests at once as the soak sends."""
 
     work: float
     seconds: Seconds
@@ -669,13 +669,14 @@ class Pace:
 
 
 def pace_of(asked: Iterable[tuple[SoakRequest, SoakAnswer]], seconds: Seconds) -> Pace:
-    """Of requests that were sent together; refusals are no work."""
+    """The pace of requests that were sent together; refusals are no work."""
     work = (_work(request, answer.tokens or 0) for request, answer in asked if answer.is_whole)
     return Pace(work=sum(work), seconds=seconds)
 
 
 def slot_s(traffic: SoakTraffic, pace: Pace) -> Seconds:
-    """What one request takes on the average, a session with all its turns, while as many others run as may."""
+    """The seconds that one request takes on the average, a session with all its turns, while as many others run as
+    may."""
     return expected_work(traffic) / pace.work_per_s if pace.work else 0.0
 
 
@@ -690,7 +691,7 @@ def scale_for(traffic: SoakTraffic, pace: Pace, *, seconds: Seconds) -> float:
 
 @lru_cache(maxsize=16)  # asked for at every scale, and again with a second pace
 def expected_work(traffic: SoakTraffic) -> float:
-    """Of one slot, with all the turns of a session."""
+    """The work of one slot, with all the turns of a session."""
     slots = range(LOOKED_AT)
     openings = ((traffic.opening(slot), traffic.turns(slot)) for slot in slots)
     return fmean(

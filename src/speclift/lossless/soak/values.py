@@ -1,7 +1,8 @@
-"""What a soak asks, what came back and under which load, and which faults that shows.
+"""Requests of a soak, what came back and under which load, and which faults that shows.
 
-A soak is one long sequence of requests, each known by its `index`; every server gets the same sequence, the baseline as
-the control. Whatever is true of one request alone stands in `SoakRequest`; what was going on around it, in `Exposure`.
+A soak is one long sequence of requests, each known by its `index`; every server gets the same sequence, the baseline
+as the control. Whatever is true of one request alone stands in `SoakRequest`; what was going on around it, in
+`Exposure`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def slot_of(index: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a working server keeps to, whatever the model would like to say; None where nothing was promised."""
+    """Promises that a working server keeps, whatever the model would like to say; None where nothing was promised."""
 
     tokens_max: Tokens | None = None
     tokens_min: Tokens | None = None
@@ -81,7 +82,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """What one request was put through, as the sender saw it."""
+    """Everything that one request was put through, as the sender saw it."""
 
     arm: str
     launch: int
@@ -99,7 +100,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakAnswer:
-    """What came back. `error` is what the server said instead; `left` that the caller went away as planned."""
+    """One answer. `error` is what the server said instead; `left` that the caller went away as planned."""
 
     index: int
     exposure: Exposure
