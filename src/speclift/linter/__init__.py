@@ -1,1 +1,1 @@
-"""What became of a serving command: every flag and key judged for one engine version, and today's spelling."""
+"""Judges a serving command: every flag and key judged for one engine version, and today's spelling."""

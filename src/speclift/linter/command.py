@@ -39,7 +39,7 @@ ENTRY_POINT = "--entrypoint"
 
 
 def image_place(words: Sequence[str]) -> int | None:
-    """Where the image stands in `docker run …`; None where this is none, or has no image."""
+    """The place of the image in `docker run …`; None where this is none, or has no image."""
     at = 1 if words and words[0] in ("sudo", "nohup", "exec") else 0
     if len(words) < at + 3 or words[at] not in CONTAINERS or words[at + 1] not in _STARTING:
         return None
@@ -94,7 +94,7 @@ def may_start(program: str) -> bool:
 
 
 def passes_on(before: Sequence[str]) -> bool:
-    """Whether words before a program are ones that start it."""
+    """True if words before a program are ones that start it."""
     if not before:
         return True
     starter = base_name(before[0])
@@ -428,7 +428,7 @@ def read_script(
 
 
 def _placed(server: Pasted, command: ShellCommand, before: _Before) -> Pasted:
-    """With the variables that are set by now, and those that are not."""
+    """The server with the variables that are set by now, and those that are not."""
     unset = unset_names(command.expansions.pieces, before.environment)
     known = [
         (name, value)

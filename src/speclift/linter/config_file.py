@@ -36,7 +36,7 @@ def read_config(text: str, dialects: Dialects) -> Pasted:
     flags = {key: f"--{key.lstrip('-').replace('_', '-')}" for key in document}
 
     def fit(dialect: Dialect) -> tuple[int, bool]:
-        """Of two that know as many keys, the one that keeps settings in a file is meant."""
+        """How many keys it knows; of two that know as many, one that reads such a file is meant."""
         return sum(flag in dialect.flags for flag in flags.values()), dialect.config is not None
 
     dialect = max(dialects.in_question, key=fit)
@@ -59,7 +59,7 @@ def _setting(key: str, flag: str, value: object, dialect: Dialect) -> Setting:
 
 
 def _is_nested_alone(document: Mapping[str, object], config: NestedConfig) -> bool:
-    """Only the dict that the config flag takes was pasted."""
+    """True if only the dict that the config flag takes was pasted."""
     keys = {key.replace("-", "_") for key in document}
     return all(key in config.keys for key in keys) and bool(keys & config.telling)
 
@@ -213,7 +213,7 @@ def manifest_commands(documents: Sequence[object], dialects: Dialects) -> list[s
 
 
 def _containers(value: object) -> Iterator[Mapping[str, object]]:
-    """Of a Deployment, a Pod, a Job, a LeaderWorkerSet: wherever a list of containers stands."""
+    """The containers of a Deployment, a Pod, a Job, a LeaderWorkerSet, wherever they are listed."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key in ("containers", "initContainers") and isinstance(inner, list):
@@ -308,5 +308,5 @@ def _command(
 
 
 def _starts_itself(words: Sequence[str], program: Sequence[str]) -> bool:
-    """Whether the command names the program again, as entry points of older images wanted."""
+    """True if the command names the program again, as entry points of older images wanted."""
     return bool(words) and words[0].split()[:1] == list(program[:1])

@@ -1,4 +1,4 @@
-"""What differs between the engines' command lines: programs, spelling, releases, and who judges them. Pure.
+"""The engines' command lines where they differ: programs, spelling, releases, and who judges them. Pure.
 
 Each engine's folder says this of itself, and the rest of the linter asks a dialect and never an engine's name. What a
 dialect does not say of itself is what most are like: a program with flags, judged row by row.
@@ -92,20 +92,20 @@ class Dialect:
     def find_program(
         self, word: str, before: Sequence[str], after: Sequence[str], *, is_asked: bool
     ) -> Started | None:
-        """Whether this word starts the engine; `is_asked` where the user named it, so that less proves enough."""
+        """The program that starts here, if any; where the user named the engine (`is_asked`), less proves enough."""
         if base_name(word) in self.programs and not is_after_flag(before):
             return Started(wrapper=before, program=(word,), arguments=after)
         return None
 
     def plain_name(self, flag: str) -> str:
-        """As the table has it, without a key after a dot."""
+        """The name that the table has, without a key after a dot."""
         return flag
 
     def find_row(self, spelled: str, release: Release | None) -> Spelling:
         return spelled, self.flags.find(spelled), False
 
     def is_speculative(self, pasted: Pasted) -> bool:
-        """Whether it asks for speculation; of several servers in one text those are shown first."""
+        """True if it asks for speculation; of several servers in one text those are shown first."""
         return False
 
     def models(self, pasted: Pasted) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class Dialect:
         return () if pasted.model is None else (pasted.model,)
 
     def is_speculation(self, name: str) -> bool:
-        """Whether a flag of any age asks for speculation, or says how."""
+        """True if a flag of any age asks for speculation, or says how."""
         return False
 
     def taken_apart(self, pasted: Pasted) -> TakenApart:
@@ -123,7 +123,7 @@ class Dialect:
         )
 
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
-        """What a release makes of it, and what it is today: two answers from one reading.
+        """The findings for a release, and the command of today, from one reading.
 
         `version` is the release as the user said it, which may tell more than its numbers; empty where unsaid.
         """
@@ -186,7 +186,7 @@ def base_name(word: str) -> str:
 
 
 def is_after_flag(before: Sequence[str]) -> bool:
-    """Whether the word is the value of a flag, as in `--name vllm`."""
+    """True if the word is the value of a flag, as in `--name vllm`."""
     return bool(before) and before[-1].startswith("-") and before[-1] not in _BEFORE_A_PROGRAM
 
 
@@ -249,7 +249,7 @@ def engine_of_image(image: str) -> OtherEngine | None:
 
 
 def engine_imported(text: str) -> tuple[OtherEngine, str] | None:
-    """Of Python code, with the line that imports it."""
+    """The engine that Python code imports, with the line that does it."""
     for match in re.finditer(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)[^\n]*", text, re.MULTILINE):
         other = engine_of_module(match[1])
         if other is not None:
@@ -258,5 +258,5 @@ def engine_imported(text: str) -> tuple[OtherEngine, str] | None:
 
 
 def is_python_module(before: Sequence[str], word: str, after: Sequence[str]) -> bool:
-    """Whether this word is the -m of `python -m package.module`."""
+    """True if this word is the -m of `python -m package.module`."""
     return word == "-m" and bool(after) and bool(before) and "python" in before[-1]

@@ -44,7 +44,7 @@ def lint_words(words: Sequence[str], dialects: Dialects, *, version: str | None 
 
 
 def starts_something(word: str, dialects: Dialects) -> bool:
-    """Whether one word alone is a command, a flag or a metric of an engine."""
+    """True if one word alone is a command, a flag or a metric of an engine."""
     return read_command([word], dialects) is not None or bool(_asked_by_words([word], dialects))
 
 
@@ -255,7 +255,7 @@ def _starts(pasted: Pasted) -> bool:
 
 
 def _told(translated: Translation, pasted: Pasted, *, is_missing: bool) -> Translation | None:
-    """Where something is not here, no command is guessed; Python code goes on knowing its own names."""
+    """No command is guessed if something is missing; Python code goes on knowing its own names."""
     if not is_missing:
         return translated
     return replace(translated, argv=(), source=(), yaml="") if pasted.form is Form.PYTHON else None

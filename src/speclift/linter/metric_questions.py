@@ -45,7 +45,7 @@ def file_queries(documents: list[object]) -> list[Query]:
 
 
 def url_query(url: str) -> str | None:
-    """Of `…/api/v1/query?query=rate(…)`, or of `query=…` as curl takes it."""
+    """The query of `…/api/v1/query?query=rate(…)`, or of `query=…` as curl takes it."""
     match = re.search(r"(?:^|[?&])query=([^&]*)", url)
     return None if match is None else unquote_plus(match[1]) if "%" in match[1] else match[1]
 
@@ -178,7 +178,7 @@ def asked_by_lines(text: str, *, depth: int = 0) -> AskedByLines:
 
 
 def _inside(words: Sequence[str], *, depth: int) -> AskedByLines:
-    """What watch, bash -c or ssh are given to run."""
+    """Reads the commands that watch, bash -c or ssh are given to run."""
     if depth >= _DEEPEST:
         return AskedByLines()
     told = [

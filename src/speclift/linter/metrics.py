@@ -86,7 +86,7 @@ class _Reader:
         )
 
     def _sign(self, sign: str) -> str:
-        """What is wrong with it; empty where nothing is."""
+        """Says what is wrong with it; empty where nothing is."""
         if sign == "{":
             return "" if self._matchers() else "{ is never closed"
         if sign in _OPENING:
@@ -108,7 +108,7 @@ class _Reader:
             self._names.setdefault(name)
 
     def _matchers(self) -> bool:
-        """Of {…}: labels are whoever's scrape adds them; a name may stand in __name__ or alone in quotes."""
+        """Reads {…}; labels are the scraper's, and a name may stand in __name__ or alone in quotes."""
         before = "{"
         while self._at < len(self._tokens):
             kind, text = self._tokens[self._at]
@@ -265,11 +265,11 @@ class MetricNames:
         return self._row(name)[0] is not None and name.startswith((f"{self.prefix}_", f"ray_{self.prefix}_"))
 
     def may_match(self, pattern: str, *, is_whole: bool = False) -> bool:
-        """Whether a pattern is about these metrics, of whatever release."""
+        """True if a pattern is about these metrics, of whatever release."""
         return f"{self.prefix}:" in pattern or any(self._matched(pattern, is_whole=is_whole))
 
     def finds(self, pattern: str, release: Release) -> bool:
-        """Whether a pattern finds something that this release exports."""
+        """True if a pattern finds something that this release exports."""
         return any(row.life(release) is Life.THERE for row in self._matched(pattern, is_whole=False))
 
     def _matched(self, pattern: str, *, is_whole: bool) -> Iterator[Row]:
@@ -328,7 +328,7 @@ class MetricNames:
         return replace(fault, message=f"{fault.message}{_consequence(failing)}")
 
     def _nearest(self, bare: str, release: Release) -> str | None:
-        """As it is to be written, with the prefix."""
+        """The nearest name that is exported, with the prefix."""
         exported = [sample for row in self.table if row.holds(release) for sample in self._samples(row)]
         return nearest(f"{self.prefix}:{bare}", exported)
 
@@ -403,7 +403,7 @@ def _without_suffix(name: str) -> str:
 
 
 def _consequence(queries: Iterable[MetricQuery]) -> str:
-    """What the fault does to those who ask."""
+    """Says what the fault does to those who ask."""
     askers = list(dict.fromkeys(f"{query.asked_by} {query.fails}" for query in queries if query.asked_by))
     if not askers:
         return ""

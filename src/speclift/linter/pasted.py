@@ -1,4 +1,4 @@
-"""What was pasted, whatever its form: a program, its settings in order, what stands around and in them. Pure."""
+"""A pasted command, whatever its form: a program, its settings in order, what stands around and in them. Pure."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricQuery:
-    """What of one PromQL expression is an engine's. `fails` says what becomes of `asked_by` where nothing answers;
-    `has_or`: one side may stand in for another."""
+    """The part of one PromQL expression that is an engine's. `fails` says what becomes of `asked_by` if nothing
+    answers; `has_or`: one side may stand in for another."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...] = ()  # regular expressions that a whole name has to match
@@ -110,7 +110,7 @@ class Pasted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenApart:
-    """What an engine's dialect makes of a command."""
+    """A command as an engine's dialect understands it."""
 
     model: str | None
     speculation: Speculation = field(default_factory=Off)
@@ -146,7 +146,7 @@ def parse_json(text: str) -> object:
 
 
 def looks_like_config(text: str) -> bool:
-    """Whether it begins as JSON or YAML does."""
+    """True if it begins as JSON or YAML does."""
     first = next(
         (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), ""
     )

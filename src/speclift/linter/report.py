@@ -1,4 +1,4 @@
-"""What lint found: every server of the text with its findings, the answer, and the document of `lint --json`. Pure."""
+"""Lint's report: every server of the text with its findings, the answer, and the document of `lint --json`. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LintReport:
 
 
 def lint_answer(report: LintReport) -> ShortAnswer:
-    """Of all servers of the text, the first that is not fine. No command comes next: today's line stands beside it,
+    """Speaks of the first server that is not fine. No command comes next: today's line stands beside it,
     and nobody knows yet how long its server takes."""
     servers = (report, *report.others)
     spoken_of = max(servers, key=lambda server: (not server_ok(server), _risky(server.findings) > 0))
@@ -101,7 +101,7 @@ _Version = Annotated[
 
 
 class TranslationDocument(Document, frozen=True, kw_only=True):
-    """For the newest release known."""
+    """The command for the newest release known."""
 
     version: str
     argv: tuple[str, ...]

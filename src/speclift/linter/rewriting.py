@@ -55,7 +55,7 @@ def rewritings(text: str, pasted: Pasted, dialect: Dialect, wanted: NewSpeculati
 
 
 def unified(before: str, after: str) -> str:
-    """What changed, line by line; a command in one line is folded first, one flag per line."""
+    """The change line by line; a command in one line is folded first, one flag per line."""
     if "\n" not in before.strip():
         before, after = _folded(before), _folded(after)
     lines = difflib.unified_diff(
@@ -76,7 +76,7 @@ def _folded(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a flag and its value stand, and how other words are said at this place."""
+    """The place of a flag and its value, and how other words are written there."""
 
     start: int
     end: int
@@ -156,7 +156,7 @@ def _only(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _is_in_comment(text: str, match: re.Match[str]) -> bool:
-    """On a line of its own: what a shell, Python and YAML skip alike."""
+    """True in a comment line, which a shell, Python and YAML skip alike."""
     begun = text.rfind("\n", 0, match.end()) + 1
     return text[begun : match.end()].lstrip().startswith("#")
 
@@ -237,7 +237,7 @@ def _with_keyword(text: str, call: ast.Call, said: str, offsets: _Offsets) -> _E
 
 
 def _in_config(text: str, pasted: Pasted, dialect: Dialect, wanted: NewSpeculation) -> Iterator[str]:
-    """Of the first level; what is indented under a key goes with it."""
+    """Edits keys of the first level; what is indented under one goes with it."""
     if dialect.config is None:
         return
     for setting in pasted.settings:

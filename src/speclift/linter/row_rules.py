@@ -1,4 +1,4 @@
-"""What a row makes of a setting: its judgement in a release, and how the setting is written today. Pure."""
+"""Judges a setting by its row in a release, and writes it as it is written today. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge_flag(setting: Setting, row: Row | None, table: NameTable, release: Rel
 
 
 def fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
-    """What is wrong with a setting by itself; None where nothing is."""
+    """The fault of a setting by itself, if any."""
     return lifetime_fault(setting, row, table, release) or _value_fault(setting, row, table, release)
 
 
@@ -86,7 +86,7 @@ def lifetime_fault(setting: Setting, row: Row, table: NameTable, release: Releas
 
 
 def _instead(setting: Setting, row: Row, table: NameTable) -> str | None:
-    """What to write in its place, with the value that was given where it is a flag's."""
+    """The words to write in its place, with the value that was given where it is a flag's."""
     if row.renamed_to is not None:
         is_alone = setting.value is None or table.is_typed
         return row.renamed_to if is_alone else f"{row.renamed_to} {shown(setting.value)}"
@@ -157,7 +157,7 @@ def _value_fault(setting: Setting, row: Row, table: NameTable, release: Release)
 
 
 def _misfit(setting: Setting, row: Row, table: NameTable, release: Release) -> str | None:
-    """What is wrong with the value, in words; None where it fits."""
+    """The fault of the value in words; None where it fits."""
     value = setting.value
     is_untold = isinstance(value, Expression) or setting.is_opaque
     if is_untold:

@@ -77,7 +77,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 class ValueKind(StrEnum):
-    """What a value has to look like."""
+    """The shape that a value must have."""
 
     INT = "int"
     FLOAT = "float"
@@ -119,7 +119,7 @@ _IN_WORDS = {
 
 
 class Life(Enum):
-    """What a release makes of a name."""
+    """A name's state in one release."""
 
     COMING = auto()
     THERE = auto()
@@ -169,7 +169,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.life(release) in (Life.THERE, Life.DEAD)
 
     def is_renamed(self, release: Release) -> bool:
-        """Whether this name is taken for another one."""
+        """True if this name is taken for another one."""
         return self.renamed_to is not None and self.renamed_in is not None and release >= self.renamed_in
 
     def comes_after(self, release: Release) -> Release | None:

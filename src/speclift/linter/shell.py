@@ -49,7 +49,7 @@ _LIVE_IN_QUOTES = re.compile(r'["\\$`]')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansions:
-    """What of a command only a shell knows: words that hold some of it, as they were written, and the pieces."""
+    """The parts that only a shell knows: words that hold some, as they were written, and the pieces."""
 
     whole: Mapping[str, str] = field(default_factory=dict)
     pieces: tuple[str, ...] = ()
@@ -341,7 +341,7 @@ def _told_apart(read: Sequence[_Word]) -> tuple[list[str], Expansions]:
 
 
 def _closed(text: str, opened: int) -> int:
-    """Where what opens here has ended: a bracket, a brace or a backtick, with quotes and others inside it."""
+    """The end of what opens here: a bracket, a brace or a backtick, with quotes and others inside it."""
     closings = [_CLOSING.get(text[opened], "`")]
     at = opened + 1
     while at < len(text):
@@ -405,7 +405,7 @@ def quote(word: str, expansions: Expansions = NOTHING) -> str:
 
 
 def _with_live_pieces(word: str, pieces: Sequence[str]) -> str:
-    """In double quotes, where a shell fills in the pieces and nothing else."""
+    """The word in double quotes, where a shell fills in the pieces and nothing else."""
     live = re.compile("|".join(map(re.escape, pieces)))
     parts, at = [], 0
     for match in live.finditer(word):

@@ -185,7 +185,7 @@ def _settings(call: ast.Call, known: dict[str, object]) -> Iterator[Setting]:
 
 
 def _spreads(call: ast.Call, known: dict[str, object]) -> Iterator[ast.expr]:
-    """What is spread with ** into the call, or into a dict that is given to it, and cannot be told."""
+    """Names what is spread with ** into the call, or into a dict that is given to it, and cannot be told."""
     for keyword in call.keywords:
         if keyword.arg is None and not isinstance(_value(keyword.value, known), dict):
             yield keyword.value

@@ -27,7 +27,7 @@ FINDINGS_SHOWN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnServer:
-    """What a verb that measures takes from a pasted line."""
+    """A pasted line as a verb that measures takes it."""
 
     engine: str
     title: str
@@ -149,8 +149,8 @@ def _today(report: LintReport, dialects: Dialects, version: str | None) -> Paste
 
 
 def _unsettled(errors: Sequence[LintFinding], again: LintReport) -> list[LintFinding]:
-    """What the translation does not settle: what is unknown or clashes is not in it as it was meant, and nobody knows
-    what that was. `again` is the translation, read as the user's text was."""
+    """The errors that the translation leaves: what is unknown or clashes is not in it as it was meant, which nobody
+    knows. `again` is the translation, read as the user's text was."""
     guessed = [
         finding
         for finding in errors
