@@ -57,7 +57,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("workload", "statistics", "search", "lossless", "planner", "replayer"),
         *("client", "engines", "http", "studies", "weights"),
     ),
-    "fleet": ("bench", "client", "engines", "lossless", "replayer", "search", "studies", "workload"),
+    "fleet": ("bench", "client", "engines", "replayer", "search", "studies", "workload"),
     "verbs": (
         *("workload", "statistics", "verdict", "search", "lossless", "planner", "linter", "replayer"),
         *("routing", "client", "http", "engines", "studies", "weights", "live", "bench", "fleet", "views"),

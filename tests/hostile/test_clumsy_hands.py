@@ -23,6 +23,7 @@ OVER = {
     "export": ("export", "s", "--to", "prometheus-rules", "--arm", "ngram-k4", "--out", "s/study.sqlite"),
     "decide": ("decide", *fake_flags(), "--study", "other", "--out", "s/study.sqlite"),
     "a study to come": ("decide", *fake_flags(), "--study", "new", "--out", "new/study.sqlite"),
+    "its verdict": ("report", "s", "--out", "s/verdict.json"),
     "its log": ("compare", "s", "--markdown", "s/study.sqlite-wal"),
     "another name": ("compare", "s", "--out", "link.html"),
     "verify": ("verify", *fake_flags(), "--junit", "s/study.sqlite"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from speclift.core.errors import StudyError, UsageError
 from speclift.studies.database import LOCK
 from speclift.studies.private import private_folder, write_private
-from speclift.studies.verdict_file import DATABASE
+from speclift.studies.verdict_file import DATABASE, VERDICT_FILE
 
 # How every SQLite database begins (sqlite.org/fileformat.html).
 SQLITE = b"SQLite format 3\0"
@@ -30,7 +30,9 @@ def write_result(path: Path, text: str) -> None:
 def require_no_database(path: Path, *, flag: str = "--out") -> None:
     """UsageError for a study's own files and for any other SQLite database: replaced, what was measured is lost."""
     real = path.resolve()
-    is_database = real.name.startswith(DATABASE) or (real.name == LOCK and (real.parent / DATABASE).exists())
+    is_database = real.name.startswith(DATABASE) or (
+        real.name in (LOCK, VERDICT_FILE) and (real.parent / DATABASE).exists()
+    )
     if not is_database and real.is_file():
         with real.open("rb") as file:
             is_database = file.read(len(SQLITE)) == SQLITE
