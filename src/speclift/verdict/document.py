@@ -6,7 +6,7 @@ Fields may be added; those here stay, and unknown is null. A field with a defaul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,7 +26,6 @@ from speclift.core.results import (
     Conditions,
     Crossover,
     Decision,
-    Estimate,
     Evidence,
     Finding,
     Interval,
@@ -346,14 +345,16 @@ def _node_group(group: NodeGroupSpeedups) -> NodeGroupDocument:
         kind=dict(group.group.kind),
         judged=group.is_judged,
         speedups=tuple(
-            NodeSpeedup(arm=overall.arm, launches=overall.launches, **_bounds(overall.speedup))
+            NodeSpeedup(
+                arm=overall.arm,
+                launches=overall.launches,
+                value=overall.speedup.value,
+                low=overall.speedup.shown_low,
+                high=overall.speedup.shown_high,
+            )
             for overall in group.overall
         ),
     )
-
-
-def _bounds(estimate: Estimate) -> dict[str, Any]:
-    return msgspec.structs.asdict(estimate.bounds)
 
 
 def _speedup(comparison: Comparison | None) -> Speedup | None:
@@ -361,7 +362,9 @@ def _speedup(comparison: Comparison | None) -> Speedup | None:
         return None
     estimate = comparison.simultaneous
     return Speedup(
-        **_bounds(estimate),
+        value=estimate.value,
+        low=estimate.shown_low,
+        high=estimate.shown_high,
         level=estimate.level,
         metric=comparison.metric,
         arm=comparison.arm,
@@ -414,7 +417,9 @@ def _tail(tail: TailRatio) -> TailSpeedup:
 def _open_part(part: OpenPart) -> OpenPartSpeedup:
     comparison = part.comparison
     return OpenPartSpeedup(
-        **_bounds(comparison.speedup),
+        value=comparison.speedup.value,
+        low=comparison.speedup.shown_low,
+        high=comparison.speedup.shown_high,
         arm=comparison.arm,
         part=comparison.part,
         label=comparison.label,
