@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from speclift import __version__
 from speclift.core.document import Document, plain_object, read_json
 from speclift.studies.private import write_private
 
@@ -24,16 +23,13 @@ class DatabaseState(Document, frozen=True, kw_only=True):
 
 class _Judged(Document, frozen=True, kw_only=True):
     database: DatabaseState
-    # The speclift that judged: another one may judge otherwise.
-    judged_by: str
 
 
 def read_verdict(study: Path, kind: type[T]) -> T | None:
     """None where the study was not judged yet, or was written to since; or where another version wrote the file."""
     try:
         text = (study / VERDICT_FILE).read_bytes()
-        is_current = read_json(_Judged, text) == _Judged(database=_state(study), judged_by=__version__)
-        return read_json(kind, text) if is_current else None
+        return read_json(kind, text) if read_json(_Judged, text).database == _state(study) else None
     except (OSError, ValueError):
         return None
 
@@ -41,8 +37,7 @@ def read_verdict(study: Path, kind: type[T]) -> T | None:
 def write_verdict(study: Path, judged: Document) -> bool:
     """Whole or not at all, for the user alone; False where the folder may only be read, which costs a judgement."""
     try:
-        judgement = _Judged(database=_state(study), judged_by=__version__)
-        document = {**plain_object(judged), **plain_object(judgement)}
+        document = {**plain_object(judged), "database": plain_object(_state(study))}
         write_private(study / VERDICT_FILE, json.dumps(document, ensure_ascii=True) + "\n")
     except OSError:
         return False
