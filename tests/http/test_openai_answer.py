@@ -337,6 +337,13 @@ class TestFailures:
         assert "out of memory" in result.error
         assert result.text == "a"
 
+    def test_log_probabilities_are_kept_only_for_whom_they_are(self) -> None:
+        data = event({"choices": [{"text": "a", "logprobs": {"tokens": ["a"]}, "token_ids": [1]}]})
+        for keeps, kept in ((False, ([], None)), (True, ([{"tokens": ["a"]}] * 2, [1, 1]))):
+            reader = AnswerReader(keeps_tokens=keeps)
+            reader.feed(0.0, data + data)
+            assert (reader.choices[0].logprobs, reader.choices[0].token_ids) == kept
+
     def test_a_long_error_is_shortened(self) -> None:
         assert len(read(event({"error": "x" * 10_000})).error) <= 500
 

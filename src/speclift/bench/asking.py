@@ -80,7 +80,7 @@ def failed(question: Question, error: str) -> Answer:
 
 def read_answer(question: Question, body: bytes) -> Answer:
     """The answer as the one reader of answers has it; a whole answer also has its tokens."""
-    reader = AnswerReader()
+    reader = AnswerReader(keeps_tokens=True)
     if question.stream:
         reader.feed(0.0, body)
     else:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from io import StringIO
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -41,6 +41,10 @@ LATER_MAX = 8
 FRAME_MISSES_MAX = 4
 
 
+# What stands there may be of any kind, and is looked at where it is wanted.
+Whatever: TypeAlias = Any
+
+
 class _Said(msgspec.Struct, gc=False):
     """A `delta` or a `message`."""
 
@@ -49,20 +53,20 @@ class _Said(msgspec.Struct, gc=False):
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: Any = None
+    tool_calls: Whatever = None
     # OpenAI's older form of a call.
-    function_call: Any = None
+    function_call: Whatever = None
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: Any = 0
+    index: Whatever = 0
     delta: _Said | None = None
     message: _Said | None = None
     text: str | None = None
-    finish_reason: Any = None
-    logprobs: Any = None
-    token_ids: Any = None
-    prompt_token_ids: Any = None
+    finish_reason: Whatever = None
+    logprobs: Whatever = None
+    token_ids: Whatever = None
+    prompt_token_ids: Whatever = None
 
     @property
     def texts(self) -> tuple[str, str]:
@@ -93,13 +97,13 @@ class AnswerEvent(msgspec.Struct, gc=False):
     """One event of a stream, or a whole answer."""
 
     choices: list[_Choice] | None = None
-    usage: Any = None
-    timings: Any = None
-    metrics: Any = None
-    error: Any = None
+    usage: Whatever = None
+    timings: Whatever = None
+    metrics: Whatever = None
+    error: Whatever = None
     # llama.cpp's own /completion has its text outside of any choice.
-    content: Any = None
-    prompt_token_ids: Any = None
+    content: Whatever = None
+    prompt_token_ids: Whatever = None
 
     @property
     def has_text(self) -> bool:
@@ -136,13 +140,15 @@ def word_of(finish_reason: object) -> str:
 class ChoiceReader:
     """One choice of an answer, while it comes."""
 
-    __slots__ = ("calls", "finish_reason", "logprobs", "text", "thoughts", "token_ids")
+    __slots__ = ("_keeps_tokens", "calls", "finish_reason", "logprobs", "text", "thoughts", "token_ids")
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_tokens: bool) -> None:
         self.text, self.thoughts = StringIO(), StringIO()
-        self.calls: dict[int, list[str]] = {}
+        # Name and arguments of each.
+        self.calls: dict[int, tuple[StringIO, StringIO]] = {}
         self.finish_reason: str | None = None
-        # As they came: whoever asked for them reads them.
+        # As they came, where they are wanted: whoever asked for them reads them.
+        self._keeps_tokens = keeps_tokens
         self.logprobs: list[Mapping[str, object]] = []
         self.token_ids: list[object] | None = None
 
@@ -156,13 +162,18 @@ class ChoiceReader:
         has_text = bool(thought or text)
         for place, call in enumerate(choice.calls):
             has_text = self._take_call(call, place) or has_text
-        if isinstance(choice.logprobs, dict):
-            self.logprobs.append(choice.logprobs)
-        if isinstance(choice.token_ids, list):
-            self.token_ids = (self.token_ids or []) + choice.token_ids
+        if self._keeps_tokens:
+            self._keep_tokens(choice)
         if choice.finish_reason and self.finish_reason is None:
             self.finish_reason = word_of(choice.finish_reason)
         return has_text
+
+    def _keep_tokens(self, choice: _Choice) -> None:
+        if isinstance(choice.logprobs, dict):
+            self.logprobs.append(choice.logprobs)
+        if isinstance(choice.token_ids, list):
+            self.token_ids = [] if self.token_ids is None else self.token_ids
+            self.token_ids += choice.token_ids
 
     def _take_call(self, call: Mapping[str, object], place: int) -> bool:
         index = as_whole(call.get("index"))
@@ -174,9 +185,9 @@ class ChoiceReader:
         if isinstance(arguments, dict):
             arguments = json.dumps(arguments)
         name, more = as_text(function.get("name")) or "", as_text(arguments) or ""
-        parts = self.calls.setdefault(place if index is None else index, ["", ""])
-        parts[0] += name
-        parts[1] += more
+        parts = self.calls.setdefault(place if index is None else index, (StringIO(), StringIO()))
+        parts[0].write(name)
+        parts[1].write(more)
         return bool(name or more)
 
     @property
@@ -186,7 +197,7 @@ class ChoiceReader:
             finish_reason=self.finish_reason,
             thoughts=self.thoughts.getvalue(),
             calls=tuple(
-                ToolCall(name=name, arguments=arguments)
+                ToolCall(name=name.getvalue(), arguments=arguments.getvalue())
                 for _, (name, arguments) in sorted(self.calls.items())
             ),
         )
@@ -205,12 +216,14 @@ class AnswerReader:
 
     __slots__ = (
         *("_ending_bytes", "_finish_s", "_first_s", "_frame_misses", "_framed_text", "_has_event", "_last_s"),
-        *("_lead", "_prefix", "_rest", "_rest_length", "_rest_s", "_start"),
+        *("_keeps_tokens", "_lead", "_prefix", "_rest", "_rest_length", "_rest_s", "_start"),
         *("choices", "chunk_count", "failure", "is_over", "later_max", "prompt_ids", "reported"),
         *("status_told", "suffix", "text_count"),
     )
 
-    def __init__(self, limits: Limits = NO_LIMITS) -> None:
+    def __init__(self, limits: Limits = NO_LIMITS, *, keeps_tokens: bool = False) -> None:
+        """`keeps_tokens`: their ids and log-probabilities, too, which take far more room than the text."""
+        self._keeps_tokens = keeps_tokens
         self.reported = Reported(limits)
         # By index.
         self.choices: dict[int, ChoiceReader] = {}
@@ -400,7 +413,7 @@ class AnswerReader:
                 if len(self.choices) >= CHOICES_MAX:
                     self._fail(Outcome.MALFORMED, f"more than {CHOICES_MAX} choices in one answer")
                     return
-                reader = self.choices[index] = ChoiceReader()
+                reader = self.choices[index] = ChoiceReader(keeps_tokens=self._keeps_tokens)
             try:
                 has_text = reader.take(choice)
             except ValueError as error:
