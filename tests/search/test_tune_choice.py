@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from tune_samples import DRAFT, HEAD, LOADS, FormulaEngine, finish, problem_of
 
-from samples import record
 from speclift.core.arm import BASELINE
-from speclift.core.errors import EngineError
-from speclift.core.records import Outcome, Phase, Record
 from speclift.core.traffic import Concurrency
 from speclift.search.conclusion import (
     Confirmation,
@@ -29,7 +26,6 @@ from speclift.search.problem import CellResult, JobResult, Purpose, SearchJob
 from speclift.search.search import Search, start
 from speclift.search.selection import beaten
 from speclift.search.space import Elimination
-from speclift.search.tuning import PromptSplit, SearchedCell, Tuning, confirmed_errors
 
 ALONE = Concurrency(streams=1)
 
@@ -45,12 +41,6 @@ def posterior_of(search: Search) -> Posterior:
     posterior = search.posterior()
     assert posterior is not None
     return posterior
-
-
-def test_shares_of_the_traffic_add_up_and_are_equal_unless_told() -> None:
-    assert [problem_of().share(load) for load in LOADS] == [0.25] * 4
-    weighted = problem_of(weights=(1.0, 3.0, 0.0, 4.0))
-    assert [weighted.share(load) for load in LOADS] == [0.125, 0.375, 0.0, 0.5]
 
 
 def raced(search: Search, slower: dict[str, float], *, turns: int = 2) -> list[JobResult]:
@@ -174,67 +164,6 @@ def test_both_sides_of_a_switch_are_confirmed_only_where_the_schedule_runs(searc
     ]
 
 
-class TestConfirmedErrors:
-    """The search predicted 1.5x for one arm at one stream."""
-
-    def errors(self, *records: Record) -> list[tuple[str, float, float]]:
-        cells = tuple(
-            SearchedCell(
-                arm=name,
-                method="ngram",
-                drafter=None,
-                k=8,
-                quantisation=None,
-                token_budget=None,
-                load=ALONE,
-                rate_tok_s=100.0,
-                low=None,
-                high=None,
-                speedup=speedup,
-                in_flight=1.0,
-                is_measured=True,
-            )
-            for name, speedup in ((BASELINE, 1.0), ("ngram-k8", 1.5))
-        )
-        tuning = Tuning(
-            winner="ngram-k8",
-            runner_up=None,
-            confirmed=("ngram-k8",),
-            cells=cells,
-            choices=(),
-            eliminated=(),
-            errors=(),
-            jobs=(),
-            ending="",
-            expected_regret=0.0,
-            spent_s=0.0,
-            grid_s=None,
-            prompts=PromptSplit(tuning=1, held_out=1, is_held_out=True),
-            schedule=None,
-        )
-        return [(each.arm, each.measured, each.error) for each in confirmed_errors(tuning, records)]
-
-    def test_are_of_tokens_over_time_pooled(self) -> None:
-        """Ten decoded tokens at 10 ms and ten at 30 ms beside a baseline of 30 ms: 1.5x."""
-        plain = [record(tpot_s=0.03)] * 2
-        drafting = [record(arm="ngram-k8", tpot_s=tpot_s) for tpot_s in (0.01, 0.03)]
-        ((arm, measured, error),) = self.errors(*plain, *drafting)
-        assert arm == "ngram-k8"
-        assert (measured, error) == pytest.approx((1.5, 0.0))
-
-    def test_need_a_baseline_a_prediction_and_answers_that_were_measured(self) -> None:
-        plain, drafting = record(tpot_s=0.03), record(arm="ngram-k8", tpot_s=0.01)
-        assert self.errors(plain) == []
-        assert self.errors(drafting) == []
-        assert self.errors(plain, record(arm="unheard", tpot_s=0.01)) == []
-        for changes in (
-            {"phase": Phase.WARMUP},
-            {"outcome": Outcome.HTTP_ERROR},
-            {"load": Concurrency(streams=9)},
-        ):
-            assert self.errors(plain, record(arm="ngram-k8", tpot_s=0.01, **changes)) == []
-
-
 def test_a_schedule_runs_before_the_arm_it_was_made_from_and_a_runner_up_last(searched: Search) -> None:
     chosen = confirmation(searched, schedule=None, is_run=False)
     winner, other = ranked(searched, posterior_of(searched))[:2]
@@ -269,12 +198,6 @@ def test_a_schedule_is_confirmed_only_where_the_engine_can_run_it(can_run: bool)
     )
     assert chosen.schedule is not None
     assert any(arm.name.endswith("-schedule") for arm in chosen.arms) is can_run
-
-
-def test_where_every_arm_but_the_baseline_ran_it_is_the_baseline_that_is_missing(searched: Search) -> None:
-    without = tuple(result for result in searched.results if result.job.purpose is not Purpose.BASELINE)
-    with pytest.raises(EngineError, match="no baseline to compare with"):
-        confirmation(replace(searched, results=without), schedule=None, is_run=False)
 
 
 class TestAskedFor:

@@ -8,59 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speclift.core.drafting import Drafting, Template, drafting_of
+from speclift.core.drafting import Template
 from speclift.core.errors import UsageError
-from speclift.core.speculation import Combined, Drafter, DraftModel, Head, NGram, Off, Speculation, Suffix
-from speclift.search.space import Axes, Candidate, build_space, sees_text_alone, with_k
+from speclift.core.speculation import Combined, Drafter, DraftModel, Head, NGram, Speculation, Suffix
+from speclift.search.space import Axes, Candidate, build_space, with_k
 
 TINY = DraftModel(model="models/tiny.gguf")
 
 
 def names(axes: Axes) -> list[str]:
     return [candidate.name for candidate in build_space(axes).candidates]
-
-
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        (Axes(drafters=(NGram(),), ks=(2, 4)), ["baseline", "ngram-k2", "ngram-k4"]),
-        (
-            Axes(drafters=(NGram(),), ks=(3,), ngram_sizes=((3, None), (4, 2))),
-            ["baseline", "ngram-n3-k3", "ngram-n2-4-k3"],
-        ),
-        (
-            Axes(drafters=(TINY,), ks=(3,), p_mins=(0.0, 0.5)),
-            ["baseline", "draft-k3", "draft-p0.5-k3"],
-        ),
-        (
-            Axes(drafters=(TINY,), ks=(3,), samplings=("greedy", "probabilistic")),
-            ["baseline", "draft-k3", "draft-probabilistic-k3"],
-        ),
-        (
-            Axes(drafters=(Head(kind="eagle"),), ks=(3,), draft_quantisations=(None, "fp8")),
-            ["baseline", "eagle-k3", "eagle-draftfp8-k3"],
-        ),
-        (
-            Axes(drafters=(TINY,), ks=(3,), draft_tensor_parallels=(1, 2)),
-            ["baseline", "draft-tp1-k3", "draft-tp2-k3"],
-        ),
-        (
-            Axes(drafters=(NGram(),), ks=(3,), quantisations=(None, "fp8")),
-            ["baseline", "baseline-fp8", "ngram-k3", "ngram-k3-fp8"],
-        ),
-        (
-            Axes(drafters=(NGram(),), ks=(3,), token_budgets=(None, 4096)),
-            ["baseline", "baseline-budget4096", "ngram-k3", "ngram-k3-budget4096"],
-        ),
-        (
-            Axes(drafters=(Combined(parts=(NGram(), TINY)),), ks=(3,)),
-            ["baseline", "ngram-k48+draft-k3"],
-        ),
-        (Axes(drafters=(Suffix(),), ks=(8,)), ["baseline", "suffix-k8"]),
-    ],
-)
-def test_each_axis_multiplies_the_arms_that_have_it(axes: Axes, expected: list[str]) -> None:
-    assert names(axes) == expected
 
 
 def test_an_axis_that_a_method_lacks_leaves_it_alone() -> None:
@@ -119,28 +76,6 @@ def test_what_a_predicate_refuses_is_never_a_candidate_and_keeps_the_first_reaso
     ]
 
 
-@pytest.mark.parametrize(
-    ("template", "expected", "alone"),
-    [
-        (NGram(), Drafting.LOOK_UP, True),
-        (Suffix(), Drafting.LOOK_UP, True),
-        (TINY, Drafting.PASSES, True),
-        (DraftModel(model="m", extra=(("parallel_drafting", "true"),)), Drafting.ONE_PASS, True),
-        (Head(kind="eagle"), Drafting.PASSES, False),
-        (Head(kind="medusa"), Drafting.ONE_PASS, False),
-        (Combined(parts=(NGram(), TINY)), Drafting.PASSES, True),
-        (Combined(parts=(NGram(), Head(kind="eagle"))), Drafting.PASSES, False),
-    ],
-)
-def test_how_a_drafter_costs_and_what_it_sees(template: Template, expected: Drafting, alone: bool) -> None:
-    assert drafting_of(template) is expected
-    assert sees_text_alone(template) is alone
-
-
-def test_no_speculation_is_never_replayed() -> None:
-    assert not sees_text_alone(Off())
-
-
 @pytest.mark.parametrize("part", [TINY, DraftModel(model="m", k=5, k_min=4), NGram(), Head(kind="mtp")])
 def test_setting_k_keeps_the_shortest_draft(part: Drafter) -> None:
     assert with_k(with_k(part, 7), part.k) == part
@@ -158,20 +93,6 @@ def test_candidates_keep_the_shortest_draft_and_say_it() -> None:
     assert [each.arm.speculation for each in drafted] == [
         DraftModel(model="m", k=k, k_min=4) for k in (4, 16)
     ]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"ks": ()}, "at least 1"),
-        ({"ks": (0, 2)}, "at least 1"),
-        ({"quantisations": ()}, "at least one value"),
-        ({"token_budgets": ()}, "at least one value"),
-    ],
-)
-def test_axes_without_values_are_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        Axes(drafters=(NGram(),), **fields)  # type: ignore[arg-type]
 
 
 class TestDraftFiles:

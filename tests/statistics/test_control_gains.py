@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from samples import NGRAM, record
@@ -28,16 +26,6 @@ def gains(speeds: Speeds, *, prompts: int = 3) -> list[Finding]:
     return list(explained_gains(study(speeds, prompts=prompts), [NGRAM], [], metric="tpot"))
 
 
-@pytest.mark.parametrize("prompts", [1, 2, 3])
-def test_the_whole_is_what_scheduling_costs_times_what_drafting_gains(prompts: int) -> None:
-    speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.008, (CONTROL, 0): 0.016}
-    (found,) = gains(speeds, prompts=prompts)
-    assert found.arm == NGRAM.name
-    assert f"{NGRAM.name}: 1.50x" in found.message
-    assert "scheduling alone gives 0.75x" in found.message
-    assert "drafting gives 2.00x" in found.message
-
-
 @pytest.mark.parametrize(("control_round", "whole"), [(0, "1.20x"), (1, "1.50x"), (2, "2.00x"), (5, "2.00x")])
 def test_the_launches_nearest_before_the_control_stand_beside_it(control_round: int, whole: str) -> None:
     speeds = {(BASELINE, index): 0.012 for index in range(3)}
@@ -51,29 +39,3 @@ def test_a_round_that_only_one_of_the_two_ran_in_is_passed_over() -> None:
     speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.010, (BASELINE, 1): 0.030, (CONTROL, 1): 0.012}
     (found,) = gains(speeds)
     assert ": 1.20x in the launch" in found.message
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        {(BASELINE, 1): 0.012, (NGRAM.name, 1): 0.010, (CONTROL, 0): 0.012},
-        {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.010},
-        {(BASELINE, 0): 0.012, (CONTROL, 0): 0.012},
-        {(NGRAM.name, 0): 0.010, (CONTROL, 0): 0.012},
-        {},
-    ],
-)
-def test_without_a_launch_beside_the_control_nothing_is_explained(missing: Speeds) -> None:
-    assert gains(missing) == []
-
-
-@pytest.mark.parametrize("apart", [BASELINE, CONTROL, NGRAM.name])
-def test_prompts_that_one_of_the_three_never_answered_explain_nothing(apart: str) -> None:
-    speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.008, (CONTROL, 0): 0.016}
-    records = [
-        replace(each, place=replace(each.place, request_id=f"other {each.place.request_id}"))
-        if each.place.arm == apart
-        else each
-        for each in study(speeds)
-    ]
-    assert list(explained_gains(records, [NGRAM], [], metric="tpot")) == []

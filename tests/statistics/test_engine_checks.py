@@ -9,9 +9,9 @@ import pytest
 from samples import launch, record
 from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import usage_of
-from speclift.core.records import Counters, Launch, Outcome, Phase, Record, Usage
+from speclift.core.records import Counters, Launch, Outcome, Phase, Record
 from speclift.core.results import Finding
-from speclift.statistics.engine_checks import check_engines, resources_of
+from speclift.statistics.engine_checks import check_engines
 
 DRAFTED = "llamacpp:spec_decode_num_draft_tokens_total"
 SPEC = "ngram-k4"
@@ -38,9 +38,6 @@ class TestCounters:
     )
     def test_disagree_by_more_than_2_percent(self, counted: float, fires: bool) -> None:
         assert self.found(counted, self.drafted(60, 40)) == (["counters-disagree"] if fires else [])
-
-    def test_nothing_drafted_on_either_side_agrees(self) -> None:
-        assert self.found(0.0, self.drafted(0, 0)) == []
 
     @pytest.mark.parametrize(("second", "fires"), [(40.0, False), (400.0, True)])
     def test_totals_under_labels_are_summed(self, second: float, fires: bool) -> None:
@@ -81,39 +78,6 @@ class TestUnequalSettings:
         assert (
             list(check_engines([started(BASELINE, settings=baseline), started(SPEC, settings=arm)], ())) == []
         )
-
-
-class TestStartUpWarnings:
-    def test_without_a_baseline_that_started_nothing_can_be_told_apart(self) -> None:
-        failed = replace(launch(1, arm=BASELINE), ready_s=None)
-        assert list(check_engines([failed, started(SPEC, notices=("anything",))], ())) == []
-
-
-class TestResources:
-    def test_are_the_most_of_all_launches_of_an_arm(self) -> None:
-        def counted(queries: float, hits: float) -> Counters:
-            return Counters(
-                values={"vllm:prefix_cache_queries_total": queries, "vllm:prefix_cache_hits_total": hits}
-            )
-
-        def full(share: float) -> tuple[Usage, ...]:
-            return (Usage(at_s=1.0, running=1, waiting=0, kv_share=share),)
-
-        launches = [
-            started(BASELINE, counters=counted(100, 50), usage=full(0.2), gpu_memory_peak_bytes=5),
-            started(SPEC),
-            started(BASELINE, counters=counted(300, 50), usage=full(0.4), gpu_memory_peak_bytes=4),
-        ]
-        baseline, spec = resources_of(launches, {BASELINE: 4096})
-        assert (baseline.arm, baseline.kv_tokens, baseline.kv_used_peak) == (BASELINE, 4096, 0.4)
-        assert (baseline.prefix_hit_rate, baseline.gpu_memory_peak_bytes) == (0.25, 5)
-        assert (spec.arm, spec.kv_tokens, spec.kv_used_peak) == (SPEC, None, None)
-        assert (spec.prefix_hit_rate, spec.gpu_memory_peak_bytes) == (None, None)
-
-    def test_a_prefix_cache_that_nobody_asked_has_no_rate(self) -> None:
-        counters = Counters(values={"vllm:prefix_cache_queries_total": 0.0})
-        (one,) = resources_of([started(SPEC, counters=counters)], {})
-        assert one.prefix_hit_rate is None
 
 
 class TestUsage:
