@@ -33,7 +33,7 @@ class Workplace(Protocol):
         """Whatever of the study is not finished yet. `look` says what is still wanted after so many laps."""
         ...
 
-    def run(self, work: Work[T], *arguments: Any, logs: Path, observer: Observer, deadline: Deadline) -> T:
+    def run(self, work: Work[T], *arguments: object, logs: Path, observer: Observer, deadline: Deadline) -> T:
         """The result of `work`, which takes one server at a time."""
         ...
 
@@ -52,7 +52,7 @@ class Here:
     ) -> None:
         run_study(study, observer=observer, deadline=deadline, workers=workers, look=look)
 
-    def run(self, work: Work[T], *arguments: Any, logs: Path, observer: Observer, deadline: Deadline) -> T:
+    def run(self, work: Work[T], *arguments: object, logs: Path, observer: Observer, deadline: Deadline) -> T:
         return run_until_signal(work(*arguments, logs=logs, observer=observer, deadline=deadline))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from speclift.bench.course import InterimCheck
 from speclift.bench.interrupts import run_until_signal
@@ -26,7 +26,7 @@ class WorkJob:
     """Work that takes one server at a time, as a value that can be sent to a node."""
 
     work: Work[object]
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
     left_s: Seconds | None
 
     async def run(self, folder: Path, tell: Tell) -> object:
@@ -52,7 +52,7 @@ class OnFleet:
         run = FleetRun(study, self._fleet, observer=observer, deadline=deadline, workers=workers, look=look)
         run_until_signal(run.run())
 
-    def run(self, work: Work[T], *arguments: Any, logs: Path, observer: Observer, deadline: Deadline) -> T:
+    def run(self, work: Work[T], *arguments: object, logs: Path, observer: Observer, deadline: Deadline) -> T:
         left_s = deadline.left_s if deadline.is_set else None
         job = WorkJob(work=work, arguments=arguments, left_s=left_s)
         return cast(T, run_until_signal(self._on_one_node(job, observer)))
