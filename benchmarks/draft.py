@@ -1,6 +1,6 @@
 """What is the bundled draft worth on this machine: accepted length by segment, its cost, and where it breaks even?
 
-    python benchmarks/draft.py [--quick] [--json]
+    python benchmarks/draft.py [--quick]
 
 Three runs on the embedded engine, all at temperature 0: every bundled prompt at k=4; a few of each segment at several
 k; and the draft by itself, by turns with the target.
@@ -8,9 +8,7 @@ k; and the draft by itself, by turns with the target.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -119,7 +117,7 @@ def cost(folder: Path, *, rounds: int, threads: int) -> dict[str, float]:
 
 
 def main() -> None:
-    options = trial_options(str(__doc__), quick=False, threads=2, json=False)
+    options = trial_options(str(__doc__), quick=False, threads=2)
     share = 3 if options.quick else 1
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -128,9 +126,6 @@ def main() -> None:
             "k4": accepted(place / "k4", requests=192 // share, threads=options.threads),
             "ks": break_even(place / "ks", requests=32 // share, threads=options.threads),
         }
-    if options.json:
-        json.dump(found, sys.stdout, indent=1)
-        return
     one = found["cost"]
     print(
         f"a token costs {1e3 * one['draft_s']:.2f} ms drafted, {1e3 * one['target_s']:.2f} ms by the target: ",

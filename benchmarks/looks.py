@@ -1,6 +1,6 @@
 """Does stopping early cost anything? Whole studies in laps, looked at after each, beside fixed ones on like prompts.
 
-    python benchmarks/looks.py [--studies 200] [--seed 1] [--only NAME] [--prompts 96] [--json]
+    python benchmarks/looks.py [--studies 200] [--seed 1] [--only NAME] [--prompts 96]
 
 Records are drawn as in studies.py; laps, looks and verdicts are the product's own code. Of each truth: how many
 requests the looks saved, whether the verdict is the fixed design's, how often either is wrong, whether the published
@@ -10,11 +10,10 @@ Exits 1 where a promise is broken by more than two standard errors.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, median
 from zlib import crc32
@@ -257,7 +256,7 @@ def broken_promises(rows: Sequence[Row], mix: Sequence[Outcome]) -> Iterator[str
 
 
 def main() -> None:
-    options = trial_options(str(__doc__), seed=1, studies=200, only="", prompts=96, json=False)
+    options = trial_options(str(__doc__), seed=1, studies=200, only="", prompts=96)
     looks = interim_plan_for(LAUNCHES, together=True)
     assert looks is not None
     rows, mix = [], []
@@ -269,12 +268,9 @@ def main() -> None:
         )
         rows.append(row)
         mix += found if truth.is_in_mix else []
-        if not options.json:
-            print(_line(row), flush=True)
+        print(_line(row), flush=True)
     broken = list(broken_promises(rows, mix)) if mix else []
-    if options.json:
-        print(json.dumps({"looks": asdict(looks), "rows": [asdict(row) for row in rows], "broken": broken}))
-    elif mix:
+    if mix:
         print(
             f"the mix: {median(one.share for one in mix):.2f} of the requests in the median, "
             f"agrees in {100 * fmean(one.agrees for one in mix):.1f} %, wrong in "

@@ -1,6 +1,6 @@
 """Does the verdict keep its promises? Whole studies with known truth, from records to decision, counted.
 
-    python benchmarks/studies.py [--studies 2000] [--seed 1] [--only NAME] [--json]
+    python benchmarks/studies.py [--studies 2000] [--seed 1] [--only NAME]
 
 Records come from speclift.simulate; everything after them is the product's own code. Exits 1 where a share lies
 outside the range promised for it by more than two standard errors. All of it takes about three minutes.
@@ -8,12 +8,11 @@ outside the range promised for it by more than two standard errors. All of it ta
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from zlib import crc32
 
@@ -163,15 +162,12 @@ def _covers(evidence: Evidence, truth: float) -> bool:
 
 
 def main() -> None:
-    options = trial_options(str(__doc__), seed=1, studies=2000, only="", json=False)
+    options = trial_options(str(__doc__), seed=1, studies=2000, only="")
     outcomes = []
     for case in cases():
         if options.only in case.name:
             outcomes.append(run(case, studies=options.studies, seed=options.seed))
-            if not options.json:
-                print(_line(outcomes[-1]), flush=True)
-    if options.json:
-        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+            print(_line(outcomes[-1]), flush=True)
     sys.exit(any(outcome.broken for outcome in outcomes))
 
 

@@ -1,6 +1,6 @@
 """Does the tail's rule keep its promises? Whole studies with a known tail, from records to verdict, counted.
 
-    python benchmarks/tails.py [--studies 400] [--seed 1] [--only TEXT] [--json]
+    python benchmarks/tails.py [--studies 400] [--seed 1] [--only TEXT]
 
 First the intervals alone, on samples of many shapes; then a table of truths: an arm that is 1.67 times as fast as the
 baseline, and 2 to 10 times slower than that on a few of its requests. What is true of each tail comes from a million
@@ -9,12 +9,11 @@ draws. Exits 1 where a share lies outside what is promised by more than two stan
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from zlib import crc32
@@ -389,16 +388,12 @@ def _at_one_load(shape: Shape, levels: Floats, random: np.random.Generator) -> S
 
 
 def main() -> None:
-    options = trial_options(str(__doc__), seed=1, studies=400, only="", json=False)
+    options = trial_options(str(__doc__), seed=1, studies=400, only="")
     found: list[Coverage | Outcome] = []
     for result in _results(options.studies, options.seed, options.only):
         found.append(result)
-        if not options.json:
-            print(_line(result), flush=True)
-    if options.json:
-        print(json.dumps([asdict(result) for result in found], indent=1))
-    else:
-        print(_summary([result for result in found if isinstance(result, Outcome)]))
+        print(_line(result), flush=True)
+    print(_summary([result for result in found if isinstance(result, Outcome)]))
     sys.exit(any(result.broken for result in found))
 
 

@@ -1,6 +1,6 @@
 """Are the verdicts right? Whole runs of `speclift decide` on pairs of fake servers with known truth, counted.
 
-    python benchmarks/verdicts.py [--aa 200] [--pairs 200] [--seed 1] [--json]
+    python benchmarks/verdicts.py [--aa 200] [--pairs 200] [--seed 1]
 
 Every run is the command itself: servers, clients, study, verdict. A/A pairs draft without gain, in designs a user
 would make (own temperatures, few prompts, one launch). Random pairs have any speedup. Prompts are unlike for good,
@@ -19,21 +19,20 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from speclift.testing.fake_truth import Truth, true_speedup
-from trials import trial_options
+from trials import SEGMENTS, trial_options
 
 BAR = 1.3
 K = 4
 # The first token and two full steps. Slow enough that the machine's own delays are small beside them.
 TOKENS = 11
 TPOT_S, TTFT_S = 0.006, 0.03
-SEGMENTS = ("copy", "chat", "code")
 RATIOS = (0.8, 1.0, 1.0, 1.0, 1.1, 1.2, 1.4, 1.6, 2.0)
 LIMIT_S = 300
 COVERED_MIN, WRONG_MAX, NOT_SHIPPED_MIN = 0.93, 0.01, 0.95
@@ -183,7 +182,7 @@ def _flags(pair: Pair) -> list[str]:
 
 
 def main() -> None:
-    options = trial_options(str(__doc__), seed=1, aa=200, pairs=200, at_once=2, json=False)
+    options = trial_options(str(__doc__), seed=1, aa=200, pairs=200, at_once=2)
     random = np.random.default_rng(options.seed)
     drawn = {"A/A": aa_pairs(options.aa, random), "random": random_pairs(options.pairs, random)}
     outcomes: dict[str, list[Outcome]] = {}
@@ -192,16 +191,11 @@ def main() -> None:
             outcomes[kind] = []
             for outcome in pool.map(run, list(pairs)):
                 outcomes[kind].append(outcome)
-                if not options.json:
-                    print(f"{kind:6s} {_line(outcome)}", flush=True)
+                print(f"{kind:6s} {_line(outcome)}", flush=True)
     broken = [*_broken_aa(outcomes["A/A"]), *_broken(outcomes["random"])]
-    if options.json:
-        found = {kind: [asdict(outcome) for outcome in each] for kind, each in outcomes.items()}
-        print(json.dumps({**found, "broken": broken}, indent=1))
-    else:
-        for kind, each in outcomes.items():
-            print(f"{kind}: {_summary(each)}")
-        print("\n".join(f"BROKEN: {line}" for line in broken) or "every promise holds")
+    for kind, each in outcomes.items():
+        print(f"{kind}: {_summary(each)}")
+    print("\n".join(f"BROKEN: {line}" for line in broken) or "every promise holds")
     sys.exit(bool(broken))
 
 
