@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from speclift.bench.course import InterimCheck
 from speclift.bench.interrupts import run_until_signal
@@ -15,7 +15,7 @@ from speclift.studies.study import Study
 
 T = TypeVar("T")
 # A function of a module, so that a node can be sent its name, that takes `logs`, `observer` and `deadline` too.
-Work: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
+Work: TypeAlias = Callable[..., Coroutine[object, object, T]]
 
 
 class Workplace(Protocol):

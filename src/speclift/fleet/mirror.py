@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 from speclift.bench.observer import Observer
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.goals import Goals
-from speclift.core.records import Provenance
+from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth
+from speclift.core.results import Finding
 from speclift.core.units import Bytes
-from speclift.studies.study import Done, Study
+from speclift.studies.study import NOTHING, Done, Study
 from speclift.workload.experiment import StudyPlan
 
 # Of an engine's log: enough to see why it failed, little enough for any network.
@@ -30,8 +31,8 @@ class StudyCall:
     """One write on a node, to be made here too: a method of Study with its arguments, or `say` or `log`."""
 
     method: str
-    arguments: tuple[Any, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    arguments: tuple[object, ...]
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 Tell: TypeAlias = Callable[[StudyCall], None]
@@ -67,32 +68,34 @@ class MirrorStudy(Study):
     def done(self) -> frozenset[Done]:
         return self.known | super().done()
 
-    def add_launch(self, *arguments: Any) -> None:
-        self._tell("add_launch", arguments, {})
+    def add_launch(self, launch: Launch) -> None:
+        self._tell("add_launch", (launch,))
 
-    def launch_ready(self, *arguments: Any, **facts: Any) -> None:
-        self._tell("launch_ready", arguments, facts)
+    def launch_ready(self, launch: int, **facts: Any) -> None:
+        self._tell("launch_ready", (launch,), facts)
 
-    def launch_failed(self, *arguments: Any, **facts: Any) -> None:
-        self._tell("launch_failed", arguments, facts)
-        self._tell_log(*arguments)
+    def launch_failed(self, launch: int, **facts: Any) -> None:
+        self._tell("launch_failed", (launch,), facts)
+        self._tell_log(launch)
 
-    def launch_ended(self, *arguments: Any, **facts: Any) -> None:
-        self._tell("launch_ended", arguments, facts)
-        self._tell_log(arguments[0])
+    def launch_ended(self, launch: int, counters: Counters, **facts: Any) -> None:
+        self._tell("launch_ended", (launch, counters), facts)
+        self._tell_log(launch)
 
-    def add_turn(self, *arguments: Any) -> None:
-        self._tell("add_turn", arguments, {})
+    def add_turn(self, launch: int, block: int, health: TurnHealth, counters: Counters = NOTHING) -> None:
+        self._tell("add_turn", (launch, block, health, counters))
 
-    def add_record(self, *arguments: Any) -> None:
-        self._tell("add_record", arguments, {})
+    def add_record(self, record: Record) -> None:
+        self._tell("add_record", (record,))
 
-    def add_finding(self, *arguments: Any) -> None:
-        self._tell("add_finding", arguments, {})
+    def add_finding(self, finding: Finding) -> None:
+        self._tell("add_finding", (finding,))
 
-    def _tell(self, method: str, arguments: tuple[Any, ...], facts: Mapping[str, Any]) -> None:
-        getattr(super(), method)(*arguments, **facts)
-        self.tell(StudyCall(method, arguments, facts))
+    def _tell(
+        self, method: str, arguments: tuple[object, ...], facts: Mapping[str, object] | None = None
+    ) -> None:
+        getattr(super(), method)(*arguments, **(facts or {}))
+        self.tell(StudyCall(method, arguments, facts or {}))
 
     def _tell_log(self, launch: int) -> None:
         log = self.log_path(launch)
@@ -145,23 +148,23 @@ class Mirrored:
 
     def _keep(self, call: StudyCall) -> None:
         study = self._study
-        match call.method, *call.arguments:
+        match (call.method, *call.arguments):
             case "say", text:
                 self._observer.say(f"node {self._node}: {text}")
-            case "log", launch, text:
+            case "log", int(launch), bytes(text):
                 self._keep_log(self.launches[launch], text)
-            case "add_launch", launch:
+            case "add_launch", Launch() as launch:
                 self.launches[launch.id] = study.next_launch_id()
                 study.add_launch(replace(launch, id=self.launches[launch.id], node=self._node))
                 self._observer.launching(f"{launch.arm} on {self._node}", launch.round)
-            case "add_record", record:
+            case "add_record", Record() as record:
                 place = replace(record.place, launch=self.launches[record.place.launch], node=self._node)
                 study.add_record(replace(record, place=place))
-            case "add_finding", finding:
+            case "add_finding", Finding() as finding:
                 named = replace(finding, message=f"node {self._node}: {finding.message}")
                 study.add_finding(named)
                 self._observer.noticed(named)
-            case method, launch, *others:
+            case str(method), int(launch), *others:
                 getattr(study, method)(self.launches[launch], *others, **call.facts)
 
     def _keep_log(self, launch: int, text: bytes) -> None:
