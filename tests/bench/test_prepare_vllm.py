@@ -11,7 +11,7 @@ import pytest
 
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
-from speclift.bench.prepare import Prepared, prepare, prepare_arms
+from speclift.bench.prepare import Experiment, prepare
 from speclift.bench.search_study import prospect
 from speclift.core.errors import UsageError
 
@@ -29,23 +29,23 @@ def interpreter(folder: Path, version: str) -> str:
     return str(script)
 
 
-def prepared(python: str, **asked: Any) -> Prepared:
+def prepared(python: str, **asked: Any) -> Experiment:
     ask = Ask.of(engine="vllm", vllm_python=python, model="org/target", requests=2, **asked)
     return prepare(ask, Observer())
 
 
-def command_of(made: Prepared, index: int) -> list[str]:
+def command_of(made: Experiment, index: int) -> list[str]:
     return list(made.engine.command(made.plan.arms[index], port=0))
 
 
 SCHEDULING = {"--async-scheduling", "--no-async-scheduling"}
 
 
-def scheduling_of(made: Prepared) -> dict[str, set[str]]:
+def scheduling_of(made: Experiment) -> dict[str, set[str]]:
     return {arm.name: SCHEDULING & set(made.engine.command(arm, port=0)) for arm in made.plan.arms}
 
 
-def checks(made: Prepared) -> list[str]:
+def checks(made: Experiment) -> list[str]:
     return [finding.check for finding in made.findings]
 
 
@@ -105,7 +105,7 @@ def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None
     found = prospect(ask, Observer(), always=False)
     assert found is not None
     assert found.is_search
-    made = prepare_arms(found.ground, found.arms, searches=True)
+    made = found
     assert not any(arm.is_control for arm in made.plan.arms)
     assert all(not words for words in scheduling_of(made).values())
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
+from speclift.bench.prepare import Bench
 from speclift.bench.run import launches_took
 from speclift.bench.study_paths import provide_texts
 from speclift.bench.workplace import HERE, Workplace

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from speclift.bench.bench import Bench
 from speclift.bench.gate_run import (
     AskedAgain,
     GateAsk,
@@ -19,6 +18,7 @@ from speclift.bench.gate_run import (
     settle_by_equality,
 )
 from speclift.bench.observer import Observer
+from speclift.bench.prepare import Bench
 from speclift.bench.run import launches_took
 from speclift.bench.soak_gate import SOAK_MIN_S, SoakSettings, check_soak
 from speclift.bench.soak_study import holds_soak

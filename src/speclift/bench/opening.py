@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from speclift.bench.ask import Ask
-from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
-from speclift.bench.prepare import Prepared, prepare, prepare_arms, provenance
+from speclift.bench.prepare import Bench, Experiment, prepare, provenance
 from speclift.bench.search_study import (
     complete_confirmation,
     course_of,
@@ -43,26 +42,24 @@ def prepare_bench(ask: Ask, observer: Observer, *, always: bool = False) -> Benc
     if ask.resume:
         return _resumed(ask, deadline, observer)
     path = free_path(ask.study)
-    found = in_time(lambda: prospect(ask, observer, always=always), deadline, doing=PREPARING)
+    found = in_time(
+        lambda: _with_provenance(prospect(ask, observer, always=always), ask), deadline, doing=PREPARING
+    )
     if found is None:
         return prepare_named(replace(ask, study=path), observer, deadline)
-    prepared, known = in_time(
-        lambda: _with_provenance(prepare_arms(found.ground, found.arms, searches=found.is_search), ask),
-        deadline,
-        doing=PREPARING,
-    )
-    deadline = _for_quick_look(prepared, deadline)
-    if not found.is_search:
-        return Bench(ask=ask, study=_created(path, prepared, ask, known), deadline=deadline)
-    time_there_is = time_to_search(path, found, ask)
-    course = course_of(found, ask, time_there_is)
+    experiment, known = found
+    deadline = _for_quick_look(experiment, deadline)
+    if not experiment.is_search:
+        return Bench(ask=ask, study=_created(path, experiment, ask, known), deadline=deadline)
+    time_there_is = time_to_search(path, experiment, ask)
+    course = course_of(experiment, ask, time_there_is)
     if not course.searches:
-        finding = no_search(found.ground.ask.budget_s, course.why)
+        finding = no_search(experiment.budget_s, course.why)
         observer.say(finding.message)
         bench = prepare_named(replace(ask, study=path), observer, deadline)
         bench.study.add_finding(finding)
         return bench
-    searching = start_search(path, found, ask, prepared, known, time=time_there_is)
+    searching = start_search(path, experiment, ask, known, time=time_there_is)
     observer.say(f"study {relative(path)}{f': {course.why}' if course.why else ''}")
     return Bench(ask=ask, study=searching, deadline=deadline, searches=True)
 
@@ -76,21 +73,21 @@ def prepare_named(ask: Ask, observer: Observer, deadline: Deadline | None = None
             observer.say(f"resuming {path} with its own settings; only --budget and --workers can change")
         return Bench(ask=ask, study=reopened, deadline=deadline)
     path = free_path(ask.study)
-    prepared, known = in_time(
-        lambda: _with_provenance(prepare(ask, observer), ask), deadline, doing=PREPARING
-    )
-    study = _created(path, prepared, ask, known)
-    return Bench(ask=ask, study=study, deadline=_for_quick_look(prepared, deadline))
+    found = in_time(lambda: _with_provenance(prepare(ask, observer), ask), deadline, doing=PREPARING)
+    assert found is not None
+    experiment, known = found
+    study = _created(path, experiment, ask, known)
+    return Bench(ask=ask, study=study, deadline=_for_quick_look(experiment, deadline))
 
 
-def planned(ask: Ask, observer: Observer, *, verb: str) -> Prepared:
+def planned(ask: Ask, observer: Observer, *, verb: str) -> Experiment:
     """What a verb would launch; of a search, every candidate."""
     return wherever_it_runs(ask, observer, partial(_planned, verb=verb))
 
 
 def wherever_it_runs(
-    ask: Ask, observer: Observer, prepare_it: Callable[[Ask, Observer], Prepared]
-) -> Prepared:
+    ask: Ask, observer: Observer, prepare_it: Callable[[Ask, Observer], Experiment]
+) -> Experiment:
     """What a line of the user's own would launch is known also where neither the engine nor its models are."""
     try:
         return prepare_it(ask, observer)
@@ -102,11 +99,9 @@ def wherever_it_runs(
         return prepared
 
 
-def _planned(ask: Ask, observer: Observer, *, verb: str) -> Prepared:
+def _planned(ask: Ask, observer: Observer, *, verb: str) -> Experiment:
     found = prospect(ask, observer, always=verb == "tune") if verb != "measure" else None
-    if found is None:
-        return prepare(ask, observer)
-    return prepare_arms(found.ground, found.arms, searches=found.is_search)
+    return prepare(ask, observer) if found is None else found
 
 
 def _begun(ask: Ask) -> Deadline:
@@ -139,25 +134,25 @@ def _reopened(path: Path, ask: Ask) -> Iterator[Study]:
         undo.pop_all()
 
 
-def _with_provenance(prepared: Prepared, ask: Ask) -> tuple[Prepared, Provenance]:
-    return prepared, provenance(prepared, ask)
+def _with_provenance(experiment: Experiment | None, ask: Ask) -> tuple[Experiment, Provenance] | None:
+    return None if experiment is None else (experiment, provenance(experiment, ask))
 
 
-def _for_quick_look(prepared: Prepared, deadline: Deadline) -> Deadline:
+def _for_quick_look(experiment: Experiment, deadline: Deadline) -> Deadline:
     """The quick look's own time begins when everything is there: nobody asked that a download count."""
-    return deadline if deadline.is_set else Deadline.after(prepared.budget_s, clock=deadline.clock)
+    return deadline if deadline.is_set else Deadline.after(experiment.budget_s, clock=deadline.clock)
 
 
-def _created(path: Path, prepared: Prepared, ask: Ask, known: Provenance) -> Study:
+def _created(path: Path, experiment: Experiment, ask: Ask, known: Provenance) -> Study:
     study = Study.create(
         path,
-        plan=prepared.plan,
-        engine=prepared.engine_spec,
+        plan=experiment.plan,
+        engine=experiment.engine_spec,
         goals=ask.goals,
         provenance=known,
         keeps_text=not ask.no_text,
     )
     keep_prompts_source(study, ask)
-    for finding in prepared.findings:
+    for finding in experiment.findings:
         study.add_finding(finding)
     return study

@@ -18,6 +18,7 @@ from speclift.bench.observer import Observer
 from speclift.bench.search_space import named_methods, require_fit
 from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, EMBEDDED_MODEL, YOURS, Arm, baseline_arm, control_arm
+from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import EngineError, UsageError, unknown_name
 from speclift.core.quantities import duration
@@ -25,12 +26,15 @@ from speclift.core.records import Provenance
 from speclift.core.results import Finding, inform, warn
 from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
+from speclift.core.units import Seconds
 from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.installed import default_threads
 from speclift.engines.kind import EngineKind, engine_kind
 from speclift.engines.protocol import Engine
 from speclift.planner.methods import arms_for
+from speclift.search.space import Candidate, Space
 from speclift.studies.prompt_files import bundled_workload, read_workload
+from speclift.studies.study import Study
 from speclift.weights import models
 from speclift.weights.models import folder_fingerprint
 from speclift.workload.experiment import StudyPlan
@@ -51,34 +55,57 @@ QUICK_SEARCH_BUDGET_S = 360.0
 QUICK_EMBEDDED_BUDGET_S = 228.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """What a study stands on, whichever arms it will have. `ask` has the quick look's settings where it is one."""
-
-    ask: Ask
-    workload: Workload
-    loads: tuple[Load, ...]
-    engine_spec: EngineSpec
+# So few arms are all confirmed; there is nothing to search.
+CONFIRMED_MAX = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Experiment:
+    """What is to be measured, where, and how long at the most."""
+
     plan: StudyPlan
     engine_spec: EngineSpec
     engine: Engine
     workload: Workload
-    budget_s: float | None
+    budget_s: Seconds | None
     findings: tuple[Finding, ...]
+    # The candidates that may be searched; None where the arms were named.
+    space: Space | None = None
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        return () if self.space is None else self.space.candidates
+
+    @property
+    def is_search(self) -> bool:
+        return is_worth_searching(self.candidates)
 
 
-def prepare(ask: Ask, observer: Observer, *, samples_anyway: bool = False) -> Prepared:
+def is_worth_searching(candidates: Sequence[Candidate]) -> bool:
+    return sum(not each.is_baseline for each in candidates) > CONFIRMED_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What is handed on from preparing to judging: a study that is open, and until when."""
+
+    ask: Ask
+    # What is measured next: the search's own study first, where there is one.
+    study: Study
+    # The end of the time for everything that is still to come.
+    deadline: Deadline
+    searches: bool = False
+
+
+def prepare(ask: Ask, observer: Observer, *, samples_anyway: bool = False) -> Experiment:
     """`samples_anyway`: for the lossless gate, whose task it is to find out what a study must not time."""
     if ask.has_variants:
         raise UsageError(
             "several values of a server setting need a search", hint="speclift tune, or one value here"
         )
-    ground = lay_ground(as_quick_look(ask, observer) if ask.is_quick_look else ask, observer)
-    return prepare_arms(ground, named_arms(ground.ask, observer), samples_anyway=samples_anyway)
+    ask = as_quick_look(ask, observer) if ask.is_quick_look else ask
+    workload, spec = read_inputs(ask, observer)
+    return prepare_arms(ask, workload, spec, named_arms(ask, observer), samples_anyway=samples_anyway)
 
 
 def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> Ask:
@@ -103,8 +130,8 @@ def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> As
     )
 
 
-def lay_ground(ask: Ask, observer: Observer) -> Ground:
-    """Prompts read, model found."""
+def read_inputs(ask: Ask, observer: Observer) -> tuple[Workload, EngineSpec]:
+    """The prompts as they are read, and the engine with its model found."""
     engine_kind(ask.engine)  # what is no engine is wrong usage, seen before any file is read
     require_sane(ask)
     everything = read_workload(ask.prompts) if ask.prompts else bundled_workload()
@@ -117,19 +144,23 @@ def lay_ground(ask: Ask, observer: Observer) -> Ground:
         limit=ask.requests,
         seed=ask.seed,
     )
-    loads = _loads(ask)
-    spec = _engine_spec(ask, loads, observer)
+    spec = _engine_spec(ask, _loads(ask), observer)
     if not ask.is_elsewhere:
         require_fit(ask, spec.settings)
-    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=spec)
+    return workload, spec
 
 
 def prepare_arms(
-    ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool = False, searches: bool = False
-) -> Prepared:
+    ask: Ask,
+    workload: Workload,
+    spec: EngineSpec,
+    arms: tuple[Arm, ...],
+    *,
+    samples_anyway: bool = False,
+    searches: bool = False,
+) -> Experiment:
     """`searches`: the arms are candidates, and what is chosen of them gets its control when it is confirmed."""
-    ask = ground.ask
-    spec, together = placed(ground.engine_spec, arms, ask.side_by_side, searches=searches)
+    spec, together = placed(spec, arms, ask.side_by_side, searches=searches)
     if not searches and not samples_anyway:
         spec, arms = with_control(spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
@@ -138,15 +169,15 @@ def prepare_arms(
     if not ask.is_elsewhere:
         kind.check_pairs(arms, spec.settings.model)
     if shared.samples_wrongly and not samples_anyway:
-        require_greedy(ask, ground.workload, why=shared.samples_wrongly)
+        require_greedy(ask, workload, why=shared.samples_wrongly)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
     rounds = ask.launches if kind.launches else 1
-    requests = request_count(ask, ground.workload)
+    requests = request_count(ask, workload)
     plan = StudyPlan(
         arms=arms,
-        loads=ground.loads,
-        requests=ground.workload.requests,
+        loads=_loads(ask),
+        requests=workload.requests,
         temperatures=temperatures(ask),
         rounds=rounds,
         together=together,
@@ -157,11 +188,11 @@ def prepare_arms(
         # A node of a fleet runs whole rounds: every lap sends all requests.
         else interim_plan_for(rounds, together=together, repeats=requests is not None or ask.on is not None),
     )
-    return Prepared(
+    return Experiment(
         plan=plan,
         engine_spec=spec,
         engine=engine,
-        workload=ground.workload,
+        workload=workload,
         budget_s=ask.budget_s,
         findings=(*forewarnings(arms, shared), *(() if searches else crowding(plan, spec))),
     )
@@ -209,18 +240,18 @@ def with_control(spec: EngineSpec, arms: tuple[Arm, ...]) -> tuple[EngineSpec, t
     return replace(spec, by_arm=(*spec.by_arm, (CONTROL, settings))), (*arms, control_arm())
 
 
-def provenance(prepared: Prepared, ask: Ask) -> Provenance:
-    model = prepared.engine_spec.settings.model
+def provenance(experiment: Experiment, ask: Ask) -> Provenance:
+    model = experiment.engine_spec.settings.model
     return Provenance(
         speclift_version=__version__,
-        engine=prepared.engine.name,
-        engine_version=prepared.engine.version(),
+        engine=experiment.engine.name,
+        engine_version=experiment.engine.version(),
         model=model,
         model_sha256=model_fingerprint(model),
-        prompts_sha256=prepared.workload.sha256,
+        prompts_sha256=experiment.workload.sha256,
         seed=ask.seed,
         host=host_facts(),
-        commands=tuple(prepared.engine.command(arm, port=0) for arm in prepared.plan.arms),
+        commands=tuple(experiment.engine.command(arm, port=0) for arm in experiment.plan.arms),
         argv=ask.argv,
     )
 

@@ -16,7 +16,7 @@ from speclift.core.units import Seconds
 from speclift.engines.kind import engine_kind
 from speclift.search.problem import Problem, Settings
 from speclift.search.search import Search, search_state, search_to_dict, start
-from speclift.search.space import Space
+from speclift.search.space import Candidate, Space
 from speclift.studies.study import Study
 from speclift.workload.prompts import split
 
@@ -160,7 +160,7 @@ def plan_search(
     time: SearchTime,
     together: bool | None,
 ) -> SearchPlan:
-    kind, drafters = engine_kind(spec.kind), ways_of_drafting(space)
+    kind, drafters = engine_kind(spec.kind), ways_of_drafting(space.candidates)
     wanted = QUICK_PROMPTS if time.is_quick else search_prompts(loads)
     tuning, held_out = divide(workload, wanted=wanted, seed=seed)
     output = math.fsum(request.max_tokens for request in tuning.requests) / len(tuning.requests)
@@ -192,8 +192,8 @@ def plan_search(
     )
 
 
-def ways_of_drafting(space: Space) -> int:
-    return len({each.drafter for each in space.candidates} - {None})
+def ways_of_drafting(candidates: Sequence[Candidate]) -> int:
+    return len({each.drafter for each in candidates} - {None})
 
 
 def search_prompts(loads: Sequence[Load]) -> int:

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Protocol
 
 from speclift.bench.ask import Ask
-from speclift.bench.bench import Bench
 from speclift.bench.draft_files import draft_files
 from speclift.bench.gate_study import GATE_SHARES, before_gate
 from speclift.bench.interrupts import run_until_signal
@@ -19,14 +18,17 @@ from speclift.bench.limits import require_sane
 from speclift.bench.live import Servers
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import (
+    CONFIRMED_MAX,
     SIDE_BY_SIDE_MAX,
-    Ground,
-    Prepared,
+    Bench,
+    Experiment,
     as_quick_look,
     crowding,
     draft_paths,
-    lay_ground,
+    is_worth_searching,
     placed,
+    prepare_arms,
+    read_inputs,
     with_control,
 )
 from speclift.bench.run import request_limit_s
@@ -70,7 +72,7 @@ from speclift.search.conclusion import Confirmation, choose, confirmed_loads
 from speclift.search.problem import JobResult
 from speclift.search.search import Search
 from speclift.search.selection import grid_s
-from speclift.search.space import Axes, Candidate, Space
+from speclift.search.space import Axes, Candidate
 from speclift.search.tuning import (
     TUNING,
     PromptSplit,
@@ -176,8 +178,6 @@ def _job(result: JobResult) -> SearchedJob:
     )
 
 
-# So few arms are all confirmed; there is nothing to search.
-CONFIRMED_MAX = 2
 # Enough sequences for any schedule's last range where the server sets no limit of its own.
 SEQUENCES_MAX = 1024
 
@@ -200,24 +200,11 @@ class _Unannounced(Observer):
         self._observer.noticed(finding)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
-    """What would be searched: the ground and the candidates."""
+def prospect(ask: Ask, observer: Observer, *, always: bool) -> Experiment | None:
+    """What may be searched; None where what was named is measured as it stands.
 
-    ground: Ground
-    space: Space
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        return tuple(each.arm for each in self.space.candidates)
-
-    @property
-    def is_search(self) -> bool:
-        return sum(not each.is_baseline for each in self.space.candidates) > CONFIRMED_MAX
-
-
-def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
-    """None where what was named is measured as it stands. `always`: for tune, which searches whatever it can."""
+    `always`: for tune, which searches whatever it can.
+    """
     is_named = any((ask.methods, ask.ks, ask.drafts, ask.yours))
     kind = engine_kind(ask.engine)
     if not kind.launches or not (kind.searches_unasked or is_named or always):
@@ -226,15 +213,16 @@ def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     found = wanted(ask, model=ask.server.model, drafts=draft_paths(ask, observer))
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
-    ground = lay_ground(as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask, observer)
+    asked = as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask
+    workload, spec = read_inputs(asked, observer)
     if not named_methods(ask):
-        found = (*found, *usual(kind, kind.installed_drafters(ground.engine_spec)))
+        found = (*found, *usual(kind, kind.installed_drafters(spec)))
     axes = _axes_with_files(ask, found, observer)
     everything = with_yours(space_of(found, axes), ask.yours).candidates
-    ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
-    engine = build_engine(ground.engine_spec)
+    spec = _varied(spec, everything)
+    engine = build_engine(spec)
     refused = refused_by(lambda each: engine.command(each.arm, port=0))
-    predicates = [refused, silent_on(ask.engine), too_large(ask, ground.engine_spec.settings)]
+    predicates = [refused, silent_on(ask.engine), too_large(ask, spec.settings)]
     space = with_yours(space_of(found, axes, predicates), ask.yours)
     if all(each.is_baseline for each in space.candidates):
         for each in everything:  # what is wrong with the first, in the engine's own words
@@ -242,7 +230,9 @@ def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
         raise UsageError(
             f"no arm can run here: {space.eliminated[0].reason}", hint="choose others with --method and --k"
         )
-    return Prospect(ground=ground, space=space)
+    arms = tuple(each.arm for each in space.candidates)
+    experiment = prepare_arms(asked, workload, spec, arms, searches=is_worth_searching(space.candidates))
+    return replace(experiment, space=space)
 
 
 def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
@@ -256,32 +246,32 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     return replace(spec, by_arm=tuple(own))
 
 
-def time_to_search(path: Path, found: Prospect, ask: Ask) -> SearchTime:
-    spec = found.ground.engine_spec
+def time_to_search(path: Path, experiment: Experiment, ask: Ask) -> SearchTime:
+    spec = experiment.engine_spec
     return SearchTime(
-        budget_s=found.ground.ask.budget_s,
+        budget_s=experiment.budget_s,
         gate_share=GATE_SHARES[ask.verify],
         launch_s=launch_seen_s(path.parent, spec) or engine_kind(spec.kind).launch_guess_s,
         is_quick=ask.is_quick_look,
     )
 
 
-def course_of(found: Prospect, ask: Ask, time: SearchTime) -> Course:
+def course_of(experiment: Experiment, ask: Ask, time: SearchTime) -> Course:
     is_named = bool(named_methods(ask) or ask.yours)
-    arms = sum(not each.is_baseline for each in found.space.candidates)
-    return time.course(drafters=ways_of_drafting(found.space), arms=arms, is_named=is_named)
+    arms = sum(not each.is_baseline for each in experiment.candidates)
+    return time.course(drafters=ways_of_drafting(experiment.candidates), arms=arms, is_named=is_named)
 
 
 def start_search(
-    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance, *, time: SearchTime
+    path: Path, experiment: Experiment, ask: Ask, known: Provenance, *, time: SearchTime
 ) -> Study:
     """The search's study, planned and empty."""
-    ground, space = found.ground, found.space
+    assert experiment.space is not None
     plan = plan_search(
-        space,
-        ground.workload,
-        ground.loads,
-        spec=ground.engine_spec,
+        experiment.space,
+        experiment.workload,
+        experiment.plan.loads,
+        spec=experiment.engine_spec,
         seed=ask.seed,
         time=time,
         together=ask.side_by_side,
@@ -289,14 +279,16 @@ def start_search(
     study = Study.create(
         search_path(path),
         # As many as were asked for are sent to confirm, however few prompts the search leaves for it.
-        plan=prepared.plan if ask.requests is None else replace(prepared.plan, request_count=ask.requests),
-        engine=prepared.engine_spec,
+        plan=experiment.plan
+        if ask.requests is None
+        else replace(experiment.plan, request_count=ask.requests),
+        engine=experiment.engine_spec,
         goals=ask.goals,
         provenance=known,
         keeps_text=not ask.no_text,
     )
     keep_prompts_source(study, ask)
-    for finding in prepared.findings:
+    for finding in experiment.findings:
         study.add_finding(finding)
     if not plan.is_held_out:
         study.add_finding(no_hold_out(len(plan.held_out)))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from speclift.bench.ask import Ask
 from speclift.bench.gate_study import GATE_SHARES
 from speclift.bench.observer import Observer
-from speclift.bench.prepare import Prepared, prepare, prepare_arms
+from speclift.bench.prepare import CONFIRMED_MAX, Experiment, prepare
 from speclift.bench.search_plan import ways_of_drafting
-from speclift.bench.search_study import CONFIRMED_MAX, Prospect, prospect
+from speclift.bench.search_study import prospect
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.quantities import duration
 from speclift.core.traffic import Concurrency, Load, Rate, Request
@@ -78,11 +78,11 @@ def study_cost(ask: Ask, *, verb: str, nodes: int = 1) -> StudyCost:
     """Of `decide`, `tune` or `measure`."""
     ask = replace(ask, is_elsewhere=True, fetches=False)
     found = None if verb == "measure" else prospect(ask, Observer(), always=verb == "tune")
-    prepared = _prepared(ask, found)
-    plan, spec = prepared.plan, prepared.engine_spec
+    experiment = prepare(ask, Observer()) if found is None else found
+    plan, spec = experiment.plan, experiment.engine_spec
     kind = engine_kind(spec.kind)
     launch_s = kind.launch_guess_s if kind.launches else 0.0
-    passes = _passes(plan, found)
+    passes = _passes(experiment)
     pass_s = math.fsum(sending_s(plan, load) for load in plan.loads)
     gate_share = 0.0 if verb == "measure" else GATE_SHARES[ask.verify]
     return StudyCost(
@@ -93,7 +93,7 @@ def study_cost(ask: Ask, *, verb: str, nodes: int = 1) -> StudyCost:
         answers=passes * len(plan.items) * len(plan.loads),
         work_s=passes * (launch_s + pass_s) / (1.0 - gate_share),
         rounds=plan.rounds,
-        budget_s=prepared.budget_s,
+        budget_s=experiment.budget_s,
         has_closed_loops=any(isinstance(load, Concurrency) for load in plan.loads),
     )
 
@@ -103,19 +103,14 @@ def gpus_of(spec: EngineSpec) -> int:
     return spec.settings.tp * spec.settings.pp if engine_kind(spec.kind).is_on_gpu(spec) else 0
 
 
-def _prepared(ask: Ask, found: Prospect | None) -> Prepared:
-    if found is None:
-        return prepare(ask, Observer())
-    return prepare_arms(found.ground, found.arms, searches=found.is_search)
-
-
-def _passes(plan: StudyPlan, found: Prospect | None) -> int:
+def _passes(experiment: Experiment) -> int:
     """How often a server is launched and sent all requests, at the most: every arm in every round, or what a search
     takes of its grid and then confirms."""
-    if found is None or not found.is_search:
+    plan = experiment.plan
+    if not experiment.is_search:
         return plan.rounds * sum(not arm.is_control for arm in plan.arms)
-    calibrating = 1 + ways_of_drafting(found.space)
-    probing = Settings().grid_share * GRID_REPEATS * len(found.space.candidates)
+    calibrating = 1 + ways_of_drafting(experiment.candidates)
+    probing = Settings().grid_share * GRID_REPEATS * len(experiment.candidates)
     return calibrating + math.ceil(probing) + plan.rounds * (1 + CONFIRMED_MAX)
 
 

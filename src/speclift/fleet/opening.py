@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
-from speclift.bench.prepare import Prepared, model_fingerprint
+from speclift.bench.prepare import Bench, Experiment, model_fingerprint
 from speclift.bench.search_study import SEARCH_HERE, SearchPlace
 from speclift.bench.study_paths import launch_seen_s
 from speclift.bench.workplace import HERE, Workplace
@@ -48,7 +47,7 @@ def workplace_for(bench: Bench, observer: Observer) -> Iterator[Workplace]:
 
 
 @contextmanager
-def gate_place(on: str | None, prepared: Prepared, observer: Observer) -> Iterator[Workplace]:
+def gate_place(on: str | None, experiment: Experiment, observer: Observer) -> Iterator[Workplace]:
     """For the lossless gate by itself, which is no study: one node is enough."""
     if on is None:
         yield HERE
@@ -56,8 +55,8 @@ def gate_place(on: str | None, prepared: Prepared, observer: Observer) -> Iterat
     from speclift.fleet.fleet import needs_of, staffed
     from speclift.fleet.workplace import OnFleet
 
-    spec = prepared.engine_spec
-    needs = needs_of(spec, prepared.plan.arms, model_fingerprint(spec.settings.model))
+    spec = experiment.engine_spec
+    needs = needs_of(spec, experiment.plan.arms, model_fingerprint(spec.settings.model))
     with staffed(fleet_address(on), needs, most=1, observer=observer) as fleet:
         yield OnFleet(fleet)
 

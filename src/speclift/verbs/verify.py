@@ -15,7 +15,7 @@ from speclift.bench.ask import Ask
 from speclift.bench.gate_run import GateAsk
 from speclift.bench.gate_run import run_gate as full_gate
 from speclift.bench.observer import Observer
-from speclift.bench.prepare import Prepared, prepare
+from speclift.bench.prepare import Experiment, prepare
 from speclift.bench.soak_gate import SoakSettings, begin_soak, check_soak
 from speclift.bench.study_paths import free_soak_path, resumed_soak_path
 from speclift.bench.time_limit import PREPARING, in_time
@@ -119,17 +119,17 @@ def soak_share(deadline: Deadline, soak_s: Seconds) -> Seconds:
 
 
 def soak_settings(
-    ask: Ask, prepared: Prepared, study: Path, depth: Depth, *, soak_s: Seconds
+    ask: Ask, experiment: Experiment, study: Path, depth: Depth, *, soak_s: Seconds
 ) -> SoakSettings:
     return SoakSettings(
-        engine_spec=prepared.engine_spec,
-        arms=[arm for arm in prepared.plan.arms if arm.speculates],
+        engine_spec=experiment.engine_spec,
+        arms=[arm for arm in experiment.plan.arms if arm.speculates],
         soak_s=soak_s,
         levels=ask.concurrency,
         launches=ask.launches,
         seed=ask.seed,
-        prompts=prepared.workload.requests if ask.prompts is not None else (),
-        sampled=prepared.workload.requests,
+        prompts=experiment.workload.requests if ask.prompts is not None else (),
+        sampled=experiment.workload.requests,
         detect=depth.detect,
         leaves_out=depth.leaves_out,
         tokens_max=ask.max_tokens,
@@ -141,12 +141,12 @@ def soak_settings(
 
 
 def soak_commands(
-    ask: Ask, prepared: Prepared, depth: Depth, *, soak_s: Seconds, besides: Mapping[str, tuple[str, ...]]
+    ask: Ask, experiment: Experiment, depth: Depth, *, soak_s: Seconds, besides: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """What a soak launches, as far as it differs from what the gate does."""
-    settings = soak_settings(ask, prepared, ask.study or Path(), depth, soak_s=soak_s)
+    settings = soak_settings(ask, experiment, ask.study or Path(), depth, soak_s=soak_s)
     engine = build_engine(settings.spec_under_load)
-    commands = {arm.name: engine.command(arm, port=0) for arm in prepared.plan.arms}
+    commands = {arm.name: engine.command(arm, port=0) for arm in experiment.plan.arms}
     return {f"{name}, soak": command for name, command in commands.items() if command != besides.get(name)}
 
 
@@ -222,7 +222,7 @@ def depth_for(ask: Ask, detect: float | None, leave_out: Sequence[str] = ()) -> 
     )
 
 
-def prepare_gate(ask: Ask, observer: Observer, depth: Depth) -> Prepared:
+def prepare_gate(ask: Ask, observer: Observer, depth: Depth) -> Experiment:
     """Prepared like a study, with room for a batch; what a study refuses to time may be what is to be found out."""
     if not engine_kind(ask.engine).launches and not ask.attach.spec_url:
         raise UsageError("verify needs --spec-url", hint="give the server with speculation")
