@@ -71,23 +71,26 @@ def schema_of(kind: type) -> dict[str, object]:
     """The JSON Schema of `kind`; the types within it stand under $defs, once each."""
     (schema,), definitions = msgspec.json.schema_components((kind,), schema_hook=_own_schema)
     whole = definitions.pop(kind.__name__, schema)
-    bare: dict[str, object] = _bare({**whole, "$defs": dict(sorted(definitions.items()))})
-    return bare if definitions else {key: entry for key, entry in bare.items() if key != "$defs"}
+    if definitions:
+        whole = {**whole, "$defs": dict(sorted(definitions.items()))}
+    return _bare(whole)
 
 
-def _bare(schema: Any) -> Any:
+def _bare(schema: Mapping[str, object]) -> dict[str, object]:
     """`schema` without titles and defaults, which say nothing of what is written."""
-    if isinstance(schema, list):
-        return [_bare(entry) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
     return {
-        key: {name: _bare(of) for name, of in entry.items()}
-        if key in ("properties", "$defs")
-        else _bare(entry)
+        key: {name: _bare(part) for name, part in entry.items()}
+        if key in ("properties", "$defs") and isinstance(entry, Mapping)
+        else _bare_entry(entry)
         for key, entry in schema.items()
         if key not in ("title", "default")
     }
+
+
+def _bare_entry(entry: object) -> object:
+    if isinstance(entry, Mapping):
+        return _bare(entry)
+    return [_bare_entry(part) for part in entry] if isinstance(entry, list) else entry
 
 
 def _read_itself(kind: type, value: object) -> object:

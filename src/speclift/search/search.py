@@ -504,6 +504,8 @@ def _k_long(problem: Problem, drafter: str) -> int:
 
 # 2: a candidate holds its arm as a value, and what was dropped is called by its arm.
 SCHEMA = 2
+# As JSON is read.
+_State: TypeAlias = dict[str, Any]
 
 
 def search_to_dict(search: Search) -> dict[str, Json]:
@@ -520,7 +522,7 @@ def search_from_dict(data: object) -> Search:
         raise StudyError(f"the search is damaged: {error}", hint="start a new search") from error
 
 
-def search_state(data: object) -> dict[str, Any]:
+def search_state(data: object) -> _State:
     """The fields of a Search as they are kept today; StudyError where one is missing."""
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if not isinstance(data, Mapping) or schema not in (1, SCHEMA):
@@ -541,9 +543,9 @@ def search_state(data: object) -> dict[str, Any]:
         raise StudyError(f"the search is damaged: {error!r}", hint="start a new search") from error
 
 
-def _from_schema_1(data: Mapping[str, object]) -> dict[str, Any]:
+def _from_schema_1(data: Mapping[str, object]) -> _State:
     """Searches of before a CPU's tile was known have none."""
-    state: dict[str, Any] = dict(data)
+    state: _State = dict(data)
     candidates = [
         {**candidate, "arm": {"name": candidate["name"], "speculation": candidate["speculation"]}}
         for candidate in state["problem"]["candidates"]
