@@ -76,9 +76,9 @@ class Pages:
         self, page: MetricsReading, newest: MetricsReading
     ) -> tuple[MetricsReading | None, tuple[Event, ...]]:
         """The page before of the same process; None, and why, where there is none."""
-        known = [kept for kept in self._last if _may_be_same(kept, page)]
+        possible = [last for last in self._last if _may_be_same(last, page)]
         # Of several that could be, the nearest below: counters of another process would jump.
-        before = max(known, key=lambda kept: kept.totals.tokens or 0.0, default=None)
+        before = max(possible, key=lambda last: last.totals.tokens or 0.0, default=None)
         if before is newest:
             return before, ()
         if before is not None:
@@ -97,8 +97,8 @@ class Pages:
         )
 
     def _keep(self, page: MetricsReading, before: MetricsReading | None) -> None:
-        kept = [other for other in self._last if other is not before and self._may_come_again(other, page)]
-        self._last = [*kept[-PROCESSES_MAX + 1 :], page]
+        others = [other for other in self._last if other is not before and self._may_come_again(other, page)]
+        self._last = [*others[-PROCESSES_MAX + 1 :], page]
 
     def _may_come_again(self, other: MetricsReading, page: MetricsReading) -> bool:
         if other.started_s is None:
@@ -253,8 +253,8 @@ def _impossibilities(counted: LiveTotals, seconds: Seconds) -> Iterator[bool]:
 
 
 def _middle(one: float | None, other: float | None) -> float | None:
-    known = [value for value in (one, other) if value is not None]
-    return sum(known) / len(known) if known else None
+    values = [value for value in (one, other) if value is not None]
+    return sum(values) / len(values) if values else None
 
 
 def summed(increments: Sequence[Increment]) -> Increment:
@@ -265,27 +265,27 @@ def summed(increments: Sequence[Increment]) -> Increment:
         from_s=end_s - sum(increment.seconds for increment in increments),
         to_s=end_s,
         totals=LiveTotals(
-            **{name: _sum(getattr(each, name) for each in totals) for name in _COUNTED},
+            **{name: _sum(getattr(part, name) for part in totals) for name in _COUNTED},
             # Not every page tells them: `position_shares`.
             accepted_at=(),
-            ttft=_added([each.ttft for each in totals]),
-            tpot=_added([each.tpot for each in totals]),
+            ttft=_added([part.ttft for part in totals]),
+            tpot=_added([part.tpot for part in totals]),
         ),
-        running=_mean((each.running, each.seconds) for each in increments),
-        waiting=_mean((each.waiting, each.seconds) for each in increments),
-        kv_used=max((each.kv_used for each in increments if each.kv_used is not None), default=None),
+        running=_mean((part.running, part.seconds) for part in increments),
+        waiting=_mean((part.waiting, part.seconds) for part in increments),
+        kv_used=max((part.kv_used for part in increments if part.kv_used is not None), default=None),
     )
 
 
 def position_shares(increments: Sequence[Increment]) -> tuple[float, ...]:
     """Drafts accepted as far as each position, as a share of those in pages that tell positions."""
     totals = [increment.totals for increment in increments]
-    telling = [each for each in totals if each.accepted_at and each.drafts is not None]
-    positions = min((len(each.accepted_at) for each in telling), default=0)
-    drafts = sum(each.drafts or 0.0 for each in telling)
+    telling = [page for page in totals if page.accepted_at and page.drafts is not None]
+    positions = min((len(page.accepted_at) for page in telling), default=0)
+    drafts = sum(page.drafts or 0.0 for page in telling)
     if not drafts:
         return ()
-    shares = (sum(each.accepted_at[index] for each in telling) / drafts for index in range(positions))
+    shares = (sum(page.accepted_at[index] for page in telling) / drafts for index in range(positions))
     return tuple(round(share, 4) for share in shares)
 
 
@@ -313,13 +313,13 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def _added(buckets: Sequence[Buckets | None]) -> Buckets | None:
-    present = [each for each in buckets if each is not None]
+    present = [histogram for histogram in buckets if histogram is not None]
     # A server that was given other bounds is another server; the newest counts.
-    alike = [each for each in present if each.bounds == present[-1].bounds]
+    alike = [histogram for histogram in present if histogram.bounds == present[-1].bounds]
     if not alike:
         return None
-    counts = tuple(map(sum, zip(*(each.counts for each in alike), strict=True)))
-    return Buckets(bounds=alike[-1].bounds, counts=counts, sum=_sum(each.sum for each in alike))
+    counts = tuple(map(sum, zip(*(histogram.counts for histogram in alike), strict=True)))
+    return Buckets(bounds=alike[-1].bounds, counts=counts, sum=_sum(histogram.sum for histogram in alike))
 
 
 def _quantile(buckets: Buckets, share: float) -> float | None:
@@ -337,13 +337,13 @@ def _quantile(buckets: Buckets, share: float) -> float | None:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    present = [value for value in values if value is not None]
+    return sum(present) if present else None
 
 
 def _mean(weighted: Iterable[tuple[float | None, float]]) -> float | None:
-    known = [(value, weight) for value, weight in weighted if value is not None]
-    total = sum(weight for _, weight in known)
+    present = [(value, weight) for value, weight in weighted if value is not None]
+    total = sum(weight for _, weight in present)
     if total <= 0:
-        return known[-1][0] if known else None
-    return sum(value * weight for value, weight in known) / total
+        return present[-1][0] if present else None
+    return sum(value * weight for value, weight in present) / total

@@ -106,13 +106,13 @@ class LearnedSegment:
         """
         for fading in self.evidence:
             fading.add(e2e, now_s=now_s)
-        found = next(self._against(among), None)
-        if found is not None:
+        against = next(self._against(among), None)
+        if against is not None:
             to = self.usual.other
             self.moved_to = None if to is self.policy else to
             for fading in self.evidence:
                 fading.clear()  # it was of another mix of traffic
-        return found
+        return against
 
     def _against(self, among: int) -> Iterator[tuple[Estimate, Seconds]]:
         """The evidence against the segment's present pool, the shortest horizon that shows it first."""
@@ -177,8 +177,10 @@ class Learner:
 
     def _live(self, name: str, watched: _Watched, share: float) -> LiveSegment:
         fading = (watched.segment.evidence[-1], watched.ttft, watched.tpot)
-        oldest = [each.newest_first[-1] if each.newest_first else no_evidence() for each in fading]
-        e2e, ttft, tpot = (anytime_speedup(each, alpha=SHOWN_ALPHA) for each in oldest)
+        oldest = [
+            evidence.newest_first[-1] if evidence.newest_first else no_evidence() for evidence in fading
+        ]
+        e2e, ttft, tpot = (anytime_speedup(evidence, alpha=SHOWN_ALPHA) for evidence in oldest)
         return LiveSegment(
             segment=name, spec_share=share, e2e=e2e, ttft=ttft, tpot=tpot, compared=oldest[0].rows
         )
@@ -213,12 +215,12 @@ class Learner:
         e2e, ttft, tpot = (_evidence(rows, place) for place in range(3))
         watched.ttft.add(ttft, now_s=now_s)
         watched.tpot.add(tpot, now_s=now_s)
-        found = watched.segment.take(e2e, now_s=now_s, among=len(self._segments))
-        if found is None:
+        shown = watched.segment.take(e2e, now_s=now_s, among=len(self._segments))
+        if shown is None:
             return
         watched.ttft.clear()
         watched.tpot.clear()
-        speedup, horizon_s = found
+        speedup, horizon_s = shown
         to = watched.segment.usual
         self.shifts.append(shift_of(name, to, speedup, wall_s=wall_s, horizon_s=horizon_s))
         self.shift_counts[to] += 1
@@ -298,10 +300,10 @@ def _octave(count: int | None) -> int:
 def _evidence(rows: list[_Row], place: int) -> PoolEvidence:
     """Evidence by the metric at this place, from the rows that have it."""
     numbers: dict[Hashable, int] = {}
-    known = [(row, taken) for row in rows if (taken := row.times[place]) is not None and taken > 0]
+    timed = [(row, taken) for row in rows if (taken := row.times[place]) is not None and taken > 0]
     return pool_evidence(
-        [numbers.setdefault(row.kind, len(numbers)) for row, _ in known],
-        [row.group for row, _ in known],
-        [row.is_spec for row, _ in known],
-        [taken for _, taken in known],
+        [numbers.setdefault(row.kind, len(numbers)) for row, _ in timed],
+        [row.group for row, _ in timed],
+        [row.is_spec for row, _ in timed],
+        [taken for _, taken in timed],
     )

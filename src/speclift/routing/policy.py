@@ -257,8 +257,8 @@ def faults(policy: Policy) -> Iterator[str]:
     for segment in policy.segments:
         yield from _segment_faults(segment)
         if segment.leave is not None or segment.back is not None:
-            own = LoadLimit(leave=segment.leave, back=segment.back)
-            yield from _load_faults(f"segment {segment.name!r}", own, policy.load.pays_to)
+            limit = LoadLimit(leave=segment.leave, back=segment.back)
+            yield from _load_faults(f"segment {segment.name!r}", limit, policy.load.pays_to)
         for rule in segment.when:
             yield from _rule_faults(segment.name, rule)
     yield from _order_faults(policy)
@@ -309,8 +309,8 @@ def _amount_faults(policy: Policy) -> Iterator[str]:
 def _segment_faults(segment: PolicySegment) -> Iterator[str]:
     place = f"segment {segment.name!r}"
     figures = (segment.low, segment.speedup, segment.high)
-    known = [figure for figure in figures if figure is not None]
-    if known != sorted(known) or any(figure <= 0 for figure in known):
+    present = [figure for figure in figures if figure is not None]
+    if present != sorted(present) or any(figure <= 0 for figure in present):
         yield f"{place}: low <= speedup <= high does not hold: copy them from the study"
     if (segment.low is None) != (segment.high is None):
         yield f"{place}: an interval needs both low and high"
@@ -396,15 +396,15 @@ def _table(data: bytes, name: str) -> Mapping[str, object]:
 
 def _part(kind: type[Any], table: Mapping[str, object], at: str, wrong: list[str]) -> Any:
     """The table as a `kind`; None, and why among `wrong`, where a field is missing or not what it should be."""
-    known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    by_key = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     before, values = len(wrong), {}
     for key, value in table.items():
-        if key in known:
-            values[known[key].name] = _value(known[key].type, value, f"{at}.{key}" if at else key, wrong)
+        if key in by_key:
+            values[by_key[key].name] = _value(by_key[key].type, value, f"{at}.{key}" if at else key, wrong)
         else:
-            nearest = unknown_name(what=f"key of {at or 'a policy'}", seen=printable(key), allowed=known)
+            nearest = unknown_name(what=f"key of {at or 'a policy'}", seen=printable(key), allowed=by_key)
             wrong.append(f"{nearest} ({nearest.hint})")
-    missing = [key for key, field in known.items() if field.required and key not in table]
+    missing = [key for key, field in by_key.items() if field.required and key not in table]
     if "schema" in missing:
         wrong.append(f"schema = {SCHEMA} is what this speclift reads: it is missing")
     wrong += [f"{at}: {key} is missing" for key in missing if key != "schema"]

@@ -96,7 +96,7 @@ class Router:
 
     def route(self, features: RequestFeatures, pools: PoolStates, *, now_s: Seconds) -> Route:
         segment, found_by = _segment_of(self._policy, features)
-        kept = self._kept(features, now_s)
+        home = self._kept(features, now_s)
         self._routed += 1
         if pools.is_plain_only:
             choice = _Choice(pool=ServerPool.PLAIN, reasons=("switched: everything goes to plain",))
@@ -108,9 +108,9 @@ class Router:
             # Of what is no generation no time is taken: there is nothing to learn from it.
             choice = self._drawn(choice, segment) if features.is_generation else choice
             choice = self._within_load(choice, segment, pools)
-            choice = self._with_session(choice, segment, features, kept)
+            choice = self._with_session(choice, segment, features, home)
         choice = _who_is_up(choice, pools)
-        choice, servers = self._ordered(choice, pools, kept)
+        choice, servers = self._ordered(choice, pools, home)
         return Route(
             pool=choice.pool,
             servers=servers,
@@ -140,12 +140,12 @@ class Router:
     def _kept(self, features: RequestFeatures, now_s: Seconds) -> _Kept | None:
         if features.session is None:
             return None
-        kept = self._sessions.get(features.session)
+        home = self._sessions.get(features.session)
         keep_s = KEEP_S if self._policy is None else self._policy.prefix.keep_s
-        if kept is not None and now_s - kept.at_s > keep_s:
+        if home is not None and now_s - home.at_s > keep_s:
             del self._sessions[features.session]
             return None
-        return kept
+        return home
 
     def _drawn(self, choice: _Choice, segment: PolicySegment | None) -> _Choice:
         """Between the pools, by the share that live traffic has come to."""
@@ -221,14 +221,14 @@ def _segment_of(policy: Policy | None, features: RequestFeatures) -> tuple[Polic
     """The header's word, else the first rule that holds; and how it was found."""
     if policy is None:
         return None, "there is no policy: everything goes to spec, and to plain where that does not answer"
-    told = features.fields.get(SEGMENT_FIELD)
-    named = None if told is None else policy.segment(told.strip())
+    header = features.fields.get(SEGMENT_FIELD)
+    named = None if header is None else policy.segment(header.strip())
     if named is not None:
         return named, f"segment {named.name}: named by the header {SEGMENT_FIELD}"
     unknown = ""
-    if told is not None:
+    if header is not None:
         unknown = (
-            f"; the header {SEGMENT_FIELD} names {printable(told, limit=SHOWN_CHARACTERS)!r}, which is none"
+            f"; the header {SEGMENT_FIELD} names {printable(header, limit=SHOWN_CHARACTERS)!r}, which is none"
         )
     if not features.is_generation:
         return None, f"no segment: nothing is known of this request{unknown}"
@@ -248,8 +248,8 @@ def _allowed(
         return _Choice(pool=policy.elsewhere, reasons=(found_by, f"{ELSEWHERE}: {policy.elsewhere}"))
     highest, seen = segment.max_temperature, features.temperature
     if segment.pool is ServerPool.SPEC and highest is not None and (seen is None or seen > highest):
-        said = "no temperature is given" if seen is None else f"temperature {seen:g}"
-        words = f"{segment.name} goes to plain: {said}, and it was measured to pay up to {highest:g}"
+        asked_for = "no temperature is given" if seen is None else f"temperature {seen:g}"
+        words = f"{segment.name} goes to plain: {asked_for}, and it was measured to pay up to {highest:g}"
         return _Choice(pool=ServerPool.PLAIN, reasons=(found_by, words), is_bound=True)
     words = f"{segment.name} goes to {segment.pool}: {_measured(segment)}"
     return _Choice(pool=segment.pool, reasons=(found_by, words))

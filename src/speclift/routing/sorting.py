@@ -72,15 +72,17 @@ def sorted_prompts(prompts: Sequence[SegmentPrompt], *, names: Sequence[str] = F
     """Rules for every segment that goes to spec, held against prompts that they were made without."""
     spec = tuple(dict.fromkeys(prompt.segment for prompt in prompts if prompt.is_spec))
     held_out = {segment: _held_out(prompts, segment, names) for segment in spec}
-    kept = [segment for segment in spec if _gains(prompts, held_out[segment])]
-    while kept and not _is_safe(prompts, _any([held_out[segment] for segment in kept], len(prompts))):
-        kept.remove(max(kept, key=lambda segment: _mistaken(prompts, held_out[segment])))
-    sent = _any([held_out[segment] for segment in kept], len(prompts))
+    worthwhile = [segment for segment in spec if _gains(prompts, held_out[segment])]
+    while worthwhile and not _is_safe(
+        prompts, _any([held_out[segment] for segment in worthwhile], len(prompts))
+    ):
+        worthwhile.remove(max(worthwhile, key=lambda segment: _mistaken(prompts, held_out[segment])))
+    sent = _any([held_out[segment] for segment in worthwhile], len(prompts))
     is_spec = np.array([prompt.is_spec for prompt in prompts], dtype=bool)
     return SortedPrompts(
         segments={
             segment: SortedSegment(
-                rules=_rules(prompts, segment, names) if segment in kept else (),
+                rules=_rules(prompts, segment, names) if segment in worthwhile else (),
                 found=_share(sent, [prompt.segment == segment for prompt in prompts]),
                 mistaken=_mistaken(prompts, held_out[segment]),
             )
@@ -156,9 +158,9 @@ def _rules(prompts: Sequence[SegmentPrompt], segment: str, names: Sequence[str])
 
 def _highest_temperature(members: Iterable[SegmentPrompt]) -> float | None:
     """The highest temperature at which spec was measured to pay; None if some requests leave it to the server."""
-    asked = [prompt.features.temperature for prompt in members if prompt.is_spec]
-    known = [temperature for temperature in asked if temperature is not None]
-    return max(known) if known and len(known) == len(asked) else None
+    temperatures = [prompt.features.temperature for prompt in members if prompt.is_spec]
+    given = [temperature for temperature in temperatures if temperature is not None]
+    return max(given) if given and len(given) == len(temperatures) else None
 
 
 def _rule(members: Sequence[SegmentPrompt], names: Sequence[str], first: SegmentRule) -> SegmentRule | None:
@@ -221,22 +223,22 @@ class _Cut:
 
 def _cuts(name: str, values: Floats, gains: Floats, rule: SegmentRule) -> Iterable[_Cut]:
     """The best lower and the best upper bound. Where a value is not known, any bound leaves it out."""
-    known = ~np.isnan(values)
-    distinct, place = np.unique(values[known], return_inverse=True)
+    is_given = ~np.isnan(values)
+    distinct, place = np.unique(values[is_given], return_inverse=True)
     if len(distinct) < 2:
         return
     before = (_positive(gains), _positive(-gains))
     faster, slower = (
         np.bincount(place, weights=np.maximum(part, 0.0), minlength=len(distinct)).astype(np.float64)
-        for part in (gains[known], -gains[known])
+        for part in (gains[is_given], -gains[is_given])
     )
     low, high = rule.bounds(name)
     if low is None:
-        kept = (_sums_from(faster), _sums_from(slower))
-        yield _best(name, distinct, _foil_gain(before, kept), is_lower=True)
+        sums = (_sums_from(faster), _sums_from(slower))
+        yield _best(name, distinct, _foil_gain(before, sums), is_lower=True)
     if high is None:
-        kept = (_sums_from(faster[::-1])[::-1], _sums_from(slower[::-1])[::-1])
-        yield _best(name, distinct, _foil_gain(before, kept), is_lower=False)
+        sums = (_sums_from(faster[::-1])[::-1], _sums_from(slower[::-1])[::-1])
+        yield _best(name, distinct, _foil_gain(before, sums), is_lower=False)
 
 
 def _best(name: str, distinct: Floats, gained: Floats, *, is_lower: bool) -> _Cut:

@@ -90,23 +90,23 @@ GAUGES: tuple[tuple[str, str, Callable[[Watched], float | None]], ...] = (
 def _families(servers: Sequence[WatchedTotals]) -> Iterator[tuple[str, str, str, list[Sample]]]:
     """Name, kind, meaning and samples."""
     for name, meaning, value in GAUGES:
-        yield name, "gauge", meaning, [(_server(each), value(each.watched)) for each in servers]
-    infos: list[Sample] = [(_server(each) | _identity(each.watched), 1.0) for each in servers]
+        yield name, "gauge", meaning, [(_server(server), value(server.watched)) for server in servers]
+    infos: list[Sample] = [(_server(server) | _identity(server.watched), 1.0) for server in servers]
     yield "server_info", "gauge", "What the server says it is.", infos
     yield (
         *("verdict", "gauge", "1 for the answer that holds now, 0 for the others."),
-        [sample for each in servers for sample in _verdicts(each)],
+        [sample for server in servers for sample in _verdicts(server)],
     )
     for name, meaning in (("ttft", "Time to first token"), ("tpot", "Time per output token")):
         # As a client's own summaries, which are over a window too.
-        samples = [sample for each in servers for sample in _percentiles(each, name)]
+        samples = [sample for server in servers for sample in _percentiles(server, name)]
         yield f"{name}_seconds", "summary", f"{meaning} over the window.", samples
     yield (
         *("events_total", "counter", "What happened to the server, as far as its metrics tell."),
-        [sample for each in servers for sample in _events(each)],
+        [sample for server in servers for sample in _events(server)],
     )
-    yield "looks_total", "counter", "Looks taken.", [(_server(each), each.looks) for each in servers]
-    changes: list[Sample] = [(_server(each), each.changes) for each in servers]
+    yield "looks_total", "counter", "Looks taken.", [(_server(server), server.looks) for server in servers]
+    changes: list[Sample] = [(_server(server), server.changes) for server in servers]
     yield "answer_changes_total", "counter", "How often the settled answer became another.", changes
 
 
@@ -217,13 +217,13 @@ def _route_families(board: GatewayBoard) -> Iterator[str]:
     yield family("gateway_routes_total", "counter", "What decided where a request went.", reasons)
     shares = [({"segment": live.segment}, live.spec_share) for live in board.segments]
     yield family("gateway_spec_share", "gauge", "Share of a segment's requests that goes to spec.", shares)
-    known = [(live.segment, live.e2e) for live in board.segments if live.e2e is not None]
+    speedups = [(live.segment, live.e2e) for live in board.segments if live.e2e is not None]
     for name, words, value in (
         ("speedup", "E2E of plain over spec on live traffic; above 1 spec is faster.", attrgetter("value")),
         ("speedup_low", "Its lower bound, which holds at any time.", attrgetter("low")),
         ("speedup_high", "Its upper bound, which holds at any time.", attrgetter("high")),
     ):
-        samples = [({"segment": segment}, float(value(each))) for segment, each in known]
+        samples = [({"segment": segment}, float(value(speedup))) for segment, speedup in speedups]
         yield family(f"gateway_{name}", "gauge", words, samples)
     shifts = [({"to": pool.value}, float(count)) for pool, count in board.shift_counts.items()]
     yield family("gateway_shifts_total", "counter", "Segments that live traffic moved.", shifts)
@@ -248,7 +248,7 @@ def histogram_family(
 ) -> str:
     """Those that counted anything."""
     name = f"speclift_{short}"
-    lines = (line for labels, each in histograms if each.count for line in _histogram(name, labels, each))
+    lines = (line for labels, times in histograms if times.count for line in _histogram(name, labels, times))
     return _with_head(name, "histogram", meaning, lines)
 
 

@@ -154,8 +154,8 @@ def gateway_answer(board: GatewayBoard) -> ShortAnswer:
 
 def _gains(board: GatewayBoard) -> Iterator[str]:
     """The surest first: those whose interval lies furthest from 1."""
-    known = [(live.segment, live.e2e) for live in board.segments if live.e2e is not None]
-    decided = [(name, e2e) for name, e2e in known if e2e.excludes(1.0)]
+    speedups = [(live.segment, live.e2e) for live in board.segments if live.e2e is not None]
+    decided = [(name, e2e) for name, e2e in speedups if e2e.excludes(1.0)]
     for name, e2e in sorted(decided, key=lambda each: -max(each[1].low, 1 / each[1].high)):
         word = "faster" if e2e.low > 1 else "slower"
         label = printable(name, limit=SEGMENT_CHARACTERS)
@@ -223,8 +223,8 @@ def gateway_page(document: GatewayDocument, frame: PageFrame, *, up_s: Seconds) 
         facts=_facts(document, up_s),
         forest=_forest(document),
         compared_every=(f"{BLOCK_S / 60:.0f} minutes", f"{BLOCK_ROWS:,}"),
-        unknown=[each.segment for each in document.segments if each.e2e is None],
-        rows=[_row(each) for each in document.by_pool],
+        unknown=[segment.segment for segment in document.segments if segment.e2e is None],
+        rows=[_row(segment) for segment in document.by_pool],
         shifts=document.shifts[:SHIFTS_SHOWN],
         reasons=[
             (REASONS.get(word, word), count)
@@ -241,7 +241,9 @@ def gateway_tone(document: GatewayDocument) -> str:
         return "does-not-pay"
     if document.spec_share is None:
         return "no-traffic"
-    decided = {_judged(each.e2e.low, each.e2e.high) for each in document.segments if each.e2e is not None}
+    decided = {
+        _judged(segment.e2e.low, segment.e2e.high) for segment in document.segments if segment.e2e is not None
+    }
     is_paying = "pays" in decided and "loses" not in decided
     return "pays" if is_paying else "unsure"
 

@@ -157,7 +157,7 @@ def watch_page(
 def watch_list(servers: Sequence[Watched], frame: PageFrame) -> str:
     """The page of several servers, or of none that was looked at yet."""
     ordered = sorted(servers, key=badness)
-    counts = [(title_of(each), tone_of(each)) for each in ordered]
+    counts = [(title_of(server), tone_of(server)) for server in ordered]
     summary = [(counts.count(kind), *kind) for kind in dict.fromkeys(counts)]
     return page_template("watch.html").render(
         frame=frame,
@@ -167,13 +167,13 @@ def watch_list(servers: Sequence[Watched], frame: PageFrame) -> str:
         summary=summary,
         servers=[
             {
-                "link": link(each.url, None),
-                "tone": tone_of(each),
-                "title": title_of(each),
-                "length": length_words(each),
-                "document": each,
+                "link": link(server.url, None),
+                "tone": tone_of(server),
+                "title": title_of(server),
+                "length": length_words(server),
+                "document": server,
             }
-            for each in ordered
+            for server in ordered
         ],
     )
 
@@ -209,7 +209,7 @@ def facts(watched: Watched) -> list[tuple[str, str]]:
     """Those that are known."""
     point = watched.break_even
     positions = watched.per_position
-    shown = " ".join(share(each) for each in positions[:POSITIONS_SHOWN])
+    shown = " ".join(share(position) for position in positions[:POSITIONS_SHOWN])
     wanted = [
         ("accepted length", length_words(watched)),
         ("break-even", "–" if point is None else f"{point.accepted_length:.2f} ({point.source.value})"),
@@ -292,8 +292,8 @@ def _always(value: float) -> Callable[[KeptLook], float | None]:
 
 def _of(field: str) -> Callable[[KeptLook], float | None]:
     def value(look: KeptLook) -> float | None:
-        found = getattr(look, field)
-        return found if isinstance(found, float) and math.isfinite(found) else None
+        figure = getattr(look, field)
+        return figure if isinstance(figure, float) and math.isfinite(figure) else None
 
     return value
 
@@ -309,21 +309,21 @@ def _chart(
 ) -> TimeChart | None:
     seen = [
         value
-        for each in drawn
-        if not each.is_limit
+        for line in drawn
+        if not line.is_limit
         for look in looks
-        if (value := each.value(look)) is not None
+        if (value := line.value(look)) is not None
     ]
     if not seen:
         return None
     limits = [
-        value for each in drawn if each.is_limit for look in looks if (value := each.value(look)) is not None
+        value for line in drawn if line.is_limit for look in looks if (value := line.value(look)) is not None
     ]
     ticks = _values(floor, max(*seen, *limits, floor + 1e-6) if limits else max(*seen, floor + 1e-6))
     y = Scale(low=ticks[0], high=ticks[-1])
     return TimeChart(
         title=title,
-        lines=tuple(_line(each, looks, span, y) for each in drawn),
+        lines=tuple(_line(line, looks, span, y) for line in drawn),
         x_ticks=_time_ticks(span),
         y_ticks=fitting_ticks(
             [(value, words(value) if value else "0") for value in (ticks[0], ticks[-1], *ticks[1:-1])],

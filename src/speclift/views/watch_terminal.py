@@ -69,18 +69,18 @@ class WatchScreen:
 
     def endings(self) -> Iterable[RenderableType]:
         """The last answer of each server, for when the screen is gone."""
-        for kept in self._servers.values():
-            if kept.last is not None:
-                yield plain_lines(kept.last)
+        for server in self._servers.values():
+            if server.last is not None:
+                yield plain_lines(server.last)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        kept = list(self._servers.values())
-        if not kept:
+        servers = list(self._servers.values())
+        if not servers:
             yield Text("first look taken; the next one in an interval", style="dim")
-        elif len(kept) == 1:
-            yield from _one_server(kept[0], width=options.max_width)
+        elif len(servers) == 1:
+            yield from _one_server(servers[0], width=options.max_width)
         else:
-            yield from _several(kept, width=options.max_width, height=options.max_height)
+            yield from _several(servers, width=options.max_width, height=options.max_height)
         if self._noted:
             yield Text(self._noted, style="dim")
         yield Text("Ctrl-C ends", style="dim")
@@ -110,11 +110,11 @@ def plain_lines(watched: Watched) -> RenderableType:
 def sparkline(values: Sequence[float | None], *, width: int, low: float | None = None) -> str:
     """The newest at the right; a gap where nothing is known. `low` is the value of the lowest bar."""
     shown = list(values)[-width:]
-    known = [value for value in shown if value is not None]
-    if not known:
+    present = [value for value in shown if value is not None]
+    if not present:
         return ""
-    floor = min(known) if low is None else min(low, *known)
-    span = max(known) - floor
+    floor = min(present) if low is None else min(low, *present)
+    span = max(present) - floor
     if span <= 0:
         return "".join(" " if value is None else BARS[3] for value in shown)
     return "".join(" " if value is None else BARS[min(7, int((value - floor) / span * 8))] for value in shown)
@@ -157,7 +157,7 @@ def _facts(watched: Watched, kept: _Kept, *, width: int) -> Table:
     )
     table.add_row("acceptance rate", share(watched.acceptance_rate), "")
     if watched.per_position:
-        shown = " ".join(share(each) for each in watched.per_position[:8])
+        shown = " ".join(share(position) for position in watched.per_position[:8])
         table.add_row("by position", shown + (" …" if len(watched.per_position) > 8 else ""), "")
     table.add_row("tokens/s", number(watched.tokens_s, 0), sparkline(kept.tokens, width=places, low=0.0))
     running = f"{number(watched.running, 0)} running, {number(watched.waiting, 0)} waiting"
@@ -171,7 +171,7 @@ def _facts(watched: Watched, kept: _Kept, *, width: int) -> Table:
 
 
 def _several(kept: Sequence[_Kept], *, width: int, height: int) -> Iterable[RenderableType]:
-    servers = [(each.last, each) for each in kept if each.last is not None]
+    servers = [(server.last, server) for server in kept if server.last is not None]
     servers.sort(key=lambda pair: (WORST_FIRST.index(_word(pair[0])), pair[0].url))
     counted = Counter(_word(last) for last, _ in servers)
     yield Text("  ".join(f"{counted[word]} {word}" for word in WORST_FIRST if counted[word]), style="bold")
@@ -190,7 +190,7 @@ def _server_table(servers: Sequence[tuple[Watched, _Kept]], *, places: int) -> T
         table.add_column(no_wrap=True)
     titles = ("", "server", "accepted length", "needs", "running", "")
     table.add_row(*(Text(title, style="dim") for title in titles))
-    for last, each in servers:
+    for last, server in servers:
         point = last.break_even
         table.add_row(
             Text(_word(last), style=_style(last)),
@@ -198,7 +198,7 @@ def _server_table(servers: Sequence[tuple[Watched, _Kept]], *, places: int) -> T
             length_words(last),
             "–" if point is None else f"{point.accepted_length:.2f}",
             number(last.running, 0),
-            Text(sparkline(each.lengths, width=places, low=1.0) if places >= 8 else "", style="cyan"),
+            Text(sparkline(server.lengths, width=places, low=1.0) if places >= 8 else "", style="cyan"),
         )
     return table
 
