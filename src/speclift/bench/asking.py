@@ -56,7 +56,7 @@ async def ask_all(endpoint: Endpoint, questions: Sequence[Question], *, at_once:
 
 def body(endpoint: Endpoint, question: Question) -> dict[str, object]:
     request = question.request
-    said = completion_body(
+    fields = completion_body(
         endpoint,
         request,
         seed=question.seed,
@@ -65,12 +65,12 @@ def body(endpoint: Endpoint, question: Question) -> dict[str, object]:
         is_streamed=question.stream,
     )
     if question.listed and request.messages:
-        said |= {"logprobs": True, "top_logprobs": question.listed}
+        fields |= {"logprobs": True, "top_logprobs": question.listed}
     elif question.listed:
-        said["logprobs"] = question.listed
+        fields["logprobs"] = question.listed
     if question.wants_ids:
-        said["return_token_ids"] = True
-    return said | dict(question.settings)
+        fields["return_token_ids"] = True
+    return fields | dict(question.settings)
 
 
 def failed(question: Question, error: str) -> Answer:

@@ -253,9 +253,9 @@ class GateRun:
                 self._depth, sampled_prompts=len(questions.sampled) + len(more) + 4 * self._depth.batch
             )
             fresh = sampled_questions(self._requests, hot, wave, seed=self._seed)
-            asked = self._with_scoring(fresh[len(questions.sampled) + len(more) :], questions)
-            got = await ask_all(server.endpoint, asked, at_once=self._depth.batch)
-            more += asked
+            wave_questions = self._with_scoring(fresh[len(questions.sampled) + len(more) :], questions)
+            got = await ask_all(server.endpoint, wave_questions, at_once=self._depth.batch)
+            more += wave_questions
             answers += got
             gained = sum(answer.tokens or 0 for answer in got)
             have += gained
@@ -271,7 +271,9 @@ class GateRun:
     ) -> tuple[Control, dict[str, list[TokenScore]]]:
         async with self._server(baseline_arm(), "control: the baseline again") as server:
             control = await self._asked_again(questions, server)
-            unlike = {name: each for name, each in told.items() if not self._is_identical(questions, each)}
+            unlike = {
+                name: answers for name, answers in told.items() if not self._is_identical(questions, answers)
+            }
             is_scored = questions.sampled and questions.can_score and unlike
             scorer = await scorer_for(server.endpoint) if is_scored else None
             scores = await self._scores(questions, unlike, scorer) if scorer is not None else {}
@@ -299,13 +301,13 @@ class GateRun:
         """Scores of the baseline and each of these arms; none where the server does not go along to the end."""
         scores, batch = {}, self._depth.batch
         try:
-            own = questions.told.of(SAMPLED)
-            scores["baseline"] = await score_all(scorer, questions.sampled, own, at_once=batch)
-            for name, each in unlike.items():
+            baseline_answers = questions.told.of(SAMPLED)
+            scores["baseline"] = await score_all(scorer, questions.sampled, baseline_answers, at_once=batch)
+            for name, answers in unlike.items():
                 self._observer.say(f"scoring the sampled answers of {name}")
-                asked = (*questions.sampled, *questions.more_sampled)
-                said = [*each.of(SAMPLED), *each.of(MORE_SAMPLED)]
-                scores[name] = await score_all(scorer, asked, said, at_once=batch)
+                all_questions = (*questions.sampled, *questions.more_sampled)
+                all_answers = [*answers.of(SAMPLED), *answers.of(MORE_SAMPLED)]
+                scores[name] = await score_all(scorer, all_questions, all_answers, at_once=batch)
         except EngineError as error:
             self._observer.say(f"sampled answers are not scored: {error}")
             return {}
@@ -320,8 +322,8 @@ async def _references(endpoint: Endpoint, questions: Sequence[Question]) -> list
     some log-probabilities. Margins are then unknown, texts still compare."""
     answers: list[Answer] = []
     for listed, wants_ids in ((LISTED, True), (LISTED, False), (0, False)):
-        asked = [replace(question, listed=listed, wants_ids=wants_ids) for question in questions]
-        answers = await ask_all(endpoint, asked, at_once=1)
+        listed_questions = [replace(question, listed=listed, wants_ids=wants_ids) for question in questions]
+        answers = await ask_all(endpoint, listed_questions, at_once=1)
         if any(answer.is_ok for answer in answers):
             return answers
     raise EngineError(f"the baseline answers no request: {answers[0].error}")
@@ -366,11 +368,11 @@ async def settle_by_equality(
     )
     run = GateRun(again, logs=logs, observer=observer, deadline=deadline)
     try:
-        found = await run.run()
+        settled = await run.run()
     except EngineError as error:
         # Not every version takes them with every method; what ordinary servers said stands.
         return _noted(gate, f"no server started with them: {error}")
-    return with_equality(gate, found)
+    return with_equality(gate, settled)
 
 
 def _noted(gate: Gate, why: str) -> Gate:
@@ -418,15 +420,15 @@ async def score_all(
                 )
 
     given = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok]
-    known = []
+    scored = []
     for scores in await asyncio.gather(*(one(question, answer) for question, answer in given if answer.ids)):
         if isinstance(scores, EngineError):
             raise scores
         if scores:
-            known.append(scores)
-    if not is_complete(asked=len(given), used=len(known)):
-        raise EngineError(f"the token ids of {len(given) - len(known)} of {len(given)} answers are unknown")
-    return [score for scores in known for score in scores]
+            scored.append(scores)
+    if not is_complete(asked=len(given), used=len(scored)):
+        raise EngineError(f"the token ids of {len(given) - len(scored)} of {len(given)} answers are unknown")
+    return [score for scores in scored for score in scores]
 
 
 def always_enough(fresh: Fresh) -> bool:  # noqa: ARG001

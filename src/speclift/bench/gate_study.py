@@ -154,7 +154,7 @@ def _full(
         for value in (plan.temperatures if plan.temperatures != (None,) else (request.temperature,))
         if value
     }
-    asked = GateAsk(
+    gate_ask = GateAsk(
         engine_spec=spec,
         arms=arms,
         requests=plan.requests,
@@ -164,7 +164,7 @@ def _full(
         launch_s=max(launches_took(study), default=0.0),
     )
     logs = study.logs / "verify"
-    gate, is_cut_short = place.run(run_gate, asked, logs=logs, observer=observer, deadline=deadline)
+    gate, is_cut_short = place.run(run_gate, gate_ask, logs=logs, observer=observer, deadline=deadline)
     if not is_cut_short:
         return gate
     # The study's own answers are no proof that nothing changed, but they can show that something did.
@@ -206,7 +206,7 @@ def _quick(
     gate = structs.replace(gate, wall_s=time.monotonic() - started_s)
     if not arms_left_open(gate):
         return gate
-    asked = GateAsk(
+    gate_ask = GateAsk(
         engine_spec=study.engine,
         arms=arms,
         requests=plan.requests,
@@ -216,7 +216,7 @@ def _quick(
         launch_s=max(launches_took(study), default=0.0),
     )
     logs = study.logs / "verify"
-    return place.run(settle_by_equality, gate, asked, logs=logs, observer=observer, deadline=deadline)
+    return place.run(settle_by_equality, gate, gate_ask, logs=logs, observer=observer, deadline=deadline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,5 +241,7 @@ class RecordedAnswers:
 
 def _margin_question(request: Request) -> Question:
     """The question as the study asked it. Calls of tools are no text whose tokens a server would list."""
-    told = tuple(request.answer_settings.items())
-    return Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED, settings=told)
+    settings = tuple(request.answer_settings.items())
+    return Question(
+        case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED, settings=settings
+    )

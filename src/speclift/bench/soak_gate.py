@@ -104,7 +104,9 @@ class SoakSettings:
         return replace(
             spec,
             settings=kind.under_load(spec.settings, streams=streams),
-            by_arm=tuple((name, kind.under_load(own, streams=streams)) for name, own in spec.by_arm),
+            by_arm=tuple(
+                (name, kind.under_load(arm_settings, streams=streams)) for name, arm_settings in spec.by_arm
+            ),
         )
 
 
@@ -179,13 +181,13 @@ def _traffic(settings: SoakSettings, engine: Engine) -> SoakTraffic:
         context_tokens=settings.engine_spec.settings.context_tokens,
         honours_seeds=kind.honours_seeds,
     )
-    asked = traffic.without(SoakKind(kind) for kind in settings.leaves_out)
-    if not asked.kinds:
+    chosen = traffic.without(SoakKind(kind) for kind in settings.leaves_out)
+    if not chosen.kinds:
         raise UsageError(
             "--leave-out leaves nothing to send",
             hint=f"keep at least one of {', '.join(sorted(traffic.kinds))}",
         )
-    return replace(asked, temperatures=settings.temperatures) if settings.temperatures else asked
+    return replace(chosen, temperatures=settings.temperatures) if settings.temperatures else chosen
 
 
 def _opened(settings: SoakSettings, engine: Engine, arms: Sequence[Arm], traffic: SoakTraffic) -> SoakStudy:
@@ -220,9 +222,9 @@ def _opened(settings: SoakSettings, engine: Engine, arms: Sequence[Arm], traffic
 def _fingerprint(engine: Engine, arms: Sequence[Arm], traffic: SoakTraffic) -> str:
     """A hash of servers, arms and traffic: a soak may only be resumed where it is equal."""
     kinds = sorted(traffic.kinds)
-    asked = repr(replace(traffic, kinds=frozenset()))
-    said = [engine.version(), *(engine.command(arm, port=0) for arm in arms), kinds, asked]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    traffic_words = repr(replace(traffic, kinds=frozenset()))
+    everything = [engine.version(), *(engine.command(arm, port=0) for arm in arms), kinds, traffic_words]
+    return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
 
 
 # Where a server takes longer than this to start, nothing is tried again in the time that is left.
@@ -275,7 +277,7 @@ class Reproducing:
         return reproduction_of(
             rate.name,
             request_of(culprit, self._run.traffic),
-            companions=[request_of(kept, self._run.traffic) for kept in _beside(self._record, culprit)],
+            companions=[request_of(row, self._run.traffic) for row in _beside(self._record, culprit)],
             streams=exposure.streams_max,
             rate=rate.rate,
         )
@@ -362,14 +364,14 @@ def _shows(kept: Kept, rate: FaultRate) -> bool:
 
 def _beside(record: SoakRecord, culprit: Kept) -> list[Kept]:
     """Answers that were under way at the same server with it."""
-    own = culprit.answer.exposure
+    place = culprit.answer.exposure
     return [
-        kept
-        for kept in record.kept
-        if kept is not culprit
-        and (kept.answer.exposure.arm, kept.answer.exposure.launch) == (own.arm, own.launch)
-        and kept.answer.exposure.sent_s < own.ended_s
-        and kept.answer.exposure.ended_s > own.sent_s
+        row
+        for row in record.kept
+        if row is not culprit
+        and (row.answer.exposure.arm, row.answer.exposure.launch) == (place.arm, place.launch)
+        and row.answer.exposure.sent_s < place.ended_s
+        and row.answer.exposure.ended_s > place.sent_s
     ]
 
 
@@ -402,7 +404,7 @@ class Sampling:
         self._deadline = run.rest(run.study.terms.soak_s)
 
     async def run(self, arms: Sequence[Arm]) -> None:
-        left = [arm for arm in arms if arm.name not in {each.arm for each in self._run.study.record.tested}]
+        left = [arm for arm in arms if arm.name not in {row.arm for row in self._run.study.record.tested}]
         if not left or not self._prompts:
             return
         self._run.observer.say("sampling under load: " + ", ".join(arm.name for arm in left))
@@ -416,7 +418,7 @@ class Sampling:
     async def _test(self, arms: Sequence[Arm]) -> None:
         begun_s, all_s = time.monotonic(), self._deadline.left_s
         servers = (baseline_arm(), *arms)
-        said: dict[str, AnsweredUnderLoad] = {}
+        answered: dict[str, AnsweredUnderLoad] = {}
         scorer: Scorer | None = None
         for place, arm in enumerate(servers):
             async with self._up(arm) as server:
@@ -430,11 +432,11 @@ class Sampling:
                 assert scorer is not None
                 spent_s = time.monotonic() - begun_s
                 share_s = max(0.0, ASKING_SHARE * all_s - spent_s) / (len(servers) - place)
-                said[arm.name] = await self._ask(server, arm, scorer, share_s)
+                answered[arm.name] = await self._ask(server, arm, scorer, share_s)
         async with self._up(baseline_arm()) as server:
             scorer = await scorer_for(server.endpoint)
             if scorer is not None:
-                await self._score(scorer, said)
+                await self._score(scorer, answered)
 
     @asynccontextmanager
     async def _up(self, arm: Arm) -> AsyncIterator[Server]:
@@ -465,17 +467,17 @@ class Sampling:
                 take=take,
             )
         )
-        said, wave = AnsweredUnderLoad(), max(1, streams // 2)
+        answered, wave = AnsweredUnderLoad(), max(1, streams // 2)
         try:
             while left_s() > 0 and not load.failure:
-                count = len(said.questions) + wave
-                asked = self._questions(scorer, count)[len(said.questions) :]
-                said.answers += await ask_all(server.endpoint, asked, at_once=wave)
-                said.questions += asked
+                count = len(answered.questions) + wave
+                questions = self._questions(scorer, count)[len(answered.questions) :]
+                answered.answers += await ask_all(server.endpoint, questions, at_once=wave)
+                answered.questions += questions
         finally:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
-        return said
+        return answered
 
     def _questions(self, scorer: Scorer, count: int) -> list[Question]:
         hot = dict.fromkeys(
@@ -491,15 +493,15 @@ class Sampling:
     async def _score(self, scorer: Scorer, said: dict[str, AnsweredUnderLoad]) -> None:
         """Wave after wave of all servers' answers, so that whatever time there is goes to all of them alike."""
         scores: dict[str, list[TokenScore]] = {name: [] for name in said}
-        longest = max((len(each.questions) for each in said.values()), default=0)
+        longest = max((len(answered.questions) for answered in said.values()), default=0)
         wave = max(1, max(self._run.study.terms.levels) // 2)
         with suppress(BudgetSpent):
             async with ends_at(self._deadline.keeping(TELLING_S), lambda: "answers under load were scored"):
                 for start in range(0, longest, wave):
-                    for name, each in said.items():
+                    for name, answered in said.items():
                         questions, answers = (
-                            each.questions[start : start + wave],
-                            each.answers[start : start + wave],
+                            answered.questions[start : start + wave],
+                            answered.answers[start : start + wave],
                         )
                         scores[name] += await score_all(scorer, questions, answers, at_once=wave)
         for name in said:

@@ -213,10 +213,10 @@ async def _send(
     target = target_of(endpoint.base_url, api_key=endpoint.api_key)
     body = as_object(parse_json(request.body))
     is_streamed = body.get("stream") is not False
-    said: dict[str, object] = {"model": request.model or endpoint.model, **body, "stream": is_streamed}
+    fields: dict[str, object] = {"model": request.model or endpoint.model, **body, "stream": is_streamed}
     if is_streamed:
-        said.setdefault("stream_options", {"include_usage": True})
-    async with sent(target, target.request(request.path, json.dumps(said).encode())) as stream:
+        fields.setdefault("stream_options", {"include_usage": True})
+    async with sent(target, target.request(request.path, json.dumps(fields).encode())) as stream:
         parts = _bounded(pieces(stream, response))
         if not is_streamed:
             whole = b"".join([part async for part in parts])

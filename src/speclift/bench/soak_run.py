@@ -99,9 +99,9 @@ def brief(request: SoakRequest) -> SoakRequest:
 
 def answer_limit_s(record: SoakRecord, arm: str) -> Seconds:
     took = [
-        kept.answer.exposure.ended_s - kept.answer.exposure.sent_s
-        for kept in record.kept
-        if kept.answer.exposure.arm == BASELINE and not kept.answer.is_hung
+        row.answer.exposure.ended_s - row.answer.exposure.sent_s
+        for row in record.kept
+        if row.answer.exposure.arm == BASELINE and not row.answer.is_hung
     ]
     if arm == BASELINE or not took:
         return ANSWER_LIMIT_MAX_S
@@ -126,8 +126,8 @@ def slots_for(
 ) -> Iterator[int]:
     """Slots still to be asked of a server in this step: of the baseline as much as there is time for, of an arm the
     same first, and some more."""
-    asked = record.slots(arm, launch, step)
-    return (slot for slot in _given(record, levels, arm, launch, step) if slot not in asked)
+    done = record.slots(arm, launch, step)
+    return (slot for slot in _given(record, levels, arm, launch, step) if slot not in done)
 
 
 def _given(record: SoakRecord, levels: Sequence[int], arm: str, launch: int, step: SoakStep) -> Iterator[int]:
@@ -139,9 +139,9 @@ def _given(record: SoakRecord, levels: Sequence[int], arm: str, launch: int, ste
     common = [] if arm == BASELINE else sorted(record.slots(BASELINE, launch, step) - {*again})
     beyond = None if arm == BASELINE else math.floor(BEYOND_SHARE * len(common))
     elsewhere = (
-        slot_of(kept.answer.index)
-        for kept in record.kept
-        if not (kept.step == step and kept.answer.exposure.launch == launch)
+        slot_of(row.answer.index)
+        for row in record.kept
+        if not (row.step == step and row.answer.exposure.launch == launch)
     )
     fresh = itertools.count(max(itertools.chain(elsewhere, common), default=-1) + 1)
     return itertools.chain(again, common, itertools.islice(fresh, beyond))
@@ -257,7 +257,7 @@ class SoakRun:
 
     @property
     def _launch_s(self) -> Seconds:
-        took = [each.took_s for each in self._record.launched if each.took_s]
+        took = [launched.took_s for launched in self._record.launched if launched.took_s]
         return max(took, default=self._launch_guess_s)
 
     # Launches
@@ -265,7 +265,7 @@ class SoakRun:
     @property
     def _has_time_for_more(self) -> bool:
         """Than the launches asked for: arms that were done early leave time, and fresh launches give fresh chances."""
-        has_failed = any(each.failure for each in self._record.launched)
+        has_failed = any(launched.failure for launched in self._record.launched)
         return self._launches_anew and self._has_time_for_a_round and not has_failed
 
     @property
@@ -352,11 +352,11 @@ class SoakRun:
         extras = await capabilities_of(server.endpoint, self._all_traffic.dialect)
         traffic = self._all_traffic.offering(adapters=extras.adapters, banned=extras.banned)
         openings = [_first_of(traffic, kind) for kind in sorted(traffic.kinds)]
-        asked, pace = await self._ask_briefly(server, openings)
-        unanswered = [request for request, answer in asked if not answer.is_whole]
+        answered, pace = await self._ask_briefly(server, openings)
+        unanswered = [request for request, answer in answered if not answer.is_whole]
         for _ in range(REFUSALS - 1):
-            asked += (await self._ask_briefly(server, unanswered))[0]
-        refused = refused_kinds((request.kind, answer) for request, answer in asked)
+            answered += (await self._ask_briefly(server, unanswered))[0]
+        refused = refused_kinds((request.kind, answer) for request, answer in answered)
         if refused.keys() >= traffic.kinds:
             raise EngineError(f"the baseline answers no request: {next(iter(refused.values()))}")
         scale, pace = await self._see_scale(server, traffic.without(refused), pace)
@@ -391,10 +391,10 @@ class SoakRun:
         self, server: Server, requests: Sequence[SoakRequest]
     ) -> tuple[list[tuple[SoakRequest, SoakAnswer]], Pace]:
         """All of them at once, for a few tokens each; what is said counts for nothing."""
-        asked: list[tuple[SoakRequest, SoakAnswer]] = []
+        answered: list[tuple[SoakRequest, SoakAnswer]] = []
 
         def take(request: SoakRequest, answer: SoakAnswer) -> None:
-            asked.append((request, answer))
+            answered.append((request, answer))
 
         load = SoakLoad(server, arm=BASELINE, launch=0, clock=time.monotonic, limit_s=ANSWER_LIMIT_MAX_S)
         begun_s = time.monotonic()
@@ -405,7 +405,7 @@ class SoakRun:
             left_s=lambda: self._left_s,
             take=take,
         )
-        return asked, pace_of(asked, time.monotonic() - begun_s)
+        return answered, pace_of(answered, time.monotonic() - begun_s)
 
     @property
     def _full_speed_s(self) -> Seconds:
@@ -430,7 +430,7 @@ class SoakRun:
         counted = await self._counters(server, arm)
         left = [step for step in self._steps if (arm, launch, step) not in self._record.ended]
         for place, step in enumerate(left):
-            weights = [self._weight(each) for each in left[place:]]
+            weights = [self._weight(later) for later in left[place:]]
             step_s = (ends_s - self.elapsed_s) * weights[0] / sum(weights)
             # What is under way ends within the step, so that the next one has its time.
             last_s = min(step_s * LAST_SHARE_MAX, LAST_TIMES * step.streams * self._slot_s)
@@ -559,15 +559,15 @@ async def _listed(endpoint: Endpoint, path: str) -> object:
 
 def adapter_ids_in(listed: object) -> tuple[str, ...]:
     """Adapters as llama.cpp numbers those that it was started with (b11549: GET /lora-adapters)."""
-    ids = [as_whole(each.get("id")) for each in as_objects(listed)]
+    ids = [as_whole(entry.get("id")) for entry in as_objects(listed)]
     return tuple(str(id) for id in ids if id is not None and id >= 0)[:ADAPTERS_MAX]
 
 
 def adapters_in(models: object, served: str) -> tuple[str, ...]:
     """Models that name the served one as the one they are made from, as vLLM lists LoRA modules (0.32)."""
     listed = as_objects(as_object(models).get("data"))
-    own = {served, *(as_text(each.get("id")) for each in listed if not each.get("parent"))}
-    names = [as_text(each.get("id")) for each in listed if as_text(each.get("parent")) in own]
+    served_names = {served, *(as_text(entry.get("id")) for entry in listed if not entry.get("parent"))}
+    names = [as_text(entry.get("id")) for entry in listed if as_text(entry.get("parent")) in served_names]
     return tuple(name for name in names if name)[:ADAPTERS_MAX]
 
 

@@ -176,21 +176,23 @@ class SoakRecord:
     def slots(self, arm: str, launch: int, step: SoakStep) -> set[int]:
         """Slots of the traffic, as far as this server was asked them in this step."""
         return {
-            slot_of(kept.answer.index)
-            for kept in self.kept
-            if kept.step == step and (_arm_of(kept), kept.answer.exposure.launch) == (arm, launch)
+            slot_of(row.answer.index)
+            for row in self.kept
+            if row.step == step and (_arm_of(row), row.answer.exposure.launch) == (arm, launch)
         }
 
     def arm_s(self, arm: str) -> Seconds:
         """How long this arm has been under load."""
-        return max((kept.answer.exposure.ended_s for kept in self.kept if _arm_of(kept) == arm), default=0.0)
+        return max((row.answer.exposure.ended_s for row in self.kept if _arm_of(row) == arm), default=0.0)
 
     def tells_drafts(self, arm: str) -> bool:
-        return any(kept.answer.drafted is not None for kept in self.kept if _arm_of(kept) == arm)
+        return any(row.answer.drafted is not None for row in self.kept if _arm_of(row) == arm)
 
     def failure(self, arm: str, launch: int) -> str:
-        found = (each.failure for each in self.launched if (each.arm, each.launch) == (arm, launch))
-        return next((failure for failure in found if failure), "")
+        failures = (
+            launched.failure for launched in self.launched if (launched.arm, launched.launch) == (arm, launch)
+        )
+        return next((failure for failure in failures if failure), "")
 
     def is_complete(self, terms: SoakTerms) -> bool:
         """True where the time was used up, or nothing was left to ask."""
@@ -371,12 +373,12 @@ def soak_of(
         planned_s=terms.soak_s,
         partial=not record.is_complete(terms),
         requests=len(record.kept),
-        launches=sum(bool(each.took_s) for each in record.launched),
+        launches=sum(bool(launched.took_s) for launched in record.launched),
         concurrency=terms.levels,
         faults=tuple(rate for _, rates in judged for rate in rates if rate.exposed),
         arms=tuple(soaked for soaked, _ in judged),
-        kinds=_counted(kept.kind for kept in record.kept),
-        stages=_counted(kept.step.stage.value for kept in record.kept),
+        kinds=_counted(row.kind for row in record.kept),
+        stages=_counted(row.step.stage.value for row in record.kept),
         refused_kinds=dict(record.offered.refused) if record.offered is not None else {},
         scale=record.offered.scale if record.offered is not None else 1.0,
         study=relative(study),
@@ -388,21 +390,21 @@ def _judged(
     arm: Arm, record: SoakRecord, control: Sequence[SoakObservation], study: Path
 ) -> tuple[SoakArm, tuple[FaultRate, ...]]:
     refused = refused_by(record, arm.name)
-    own = [each for each in observations(record, arm.name) if each.kind not in refused]
-    rates = judge_faults(own, control, name=arm.name)
+    ours = [row for row in observations(record, arm.name) if row.kind not in refused]
+    rates = judge_faults(ours, control, name=arm.name)
     findings = (
         *failure_findings(record, arm.name),
         *(_refused_setting(arm.name, kind, words) for kind, words in refused.items()),
         *acceptance_findings(record, arm.name),
     )
-    distribution = next((each.distribution for each in record.tested if each.arm == arm.name), None)
-    again = {each.fault: each for each in record.reproduced if each.arm == arm.name}
+    distribution = next((row.distribution for row in record.tested if row.arm == arm.name), None)
+    again = {row.fault: row for row in record.reproduced if row.arm == arm.name}
     soaked = SoakArm(
         arm=arm.name,
         method=arm.method,
         result=soaked_result(rates, findings, distribution),
         requests=len(_kept_of(record, arm.name)),
-        launches=sum(each.arm == arm.name and bool(each.took_s) for each in record.launched),
+        launches=sum(row.arm == arm.name and bool(row.took_s) for row in record.launched),
         acceptance_rate=_acceptance(record, arm.name),
         distribution=distribution,
         findings=findings,
@@ -426,8 +428,8 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 def refused_by(record: SoakRecord, arm: str) -> dict[str, str]:
     """Kinds of requests that an arm refuses throughout although the baseline takes them, with its words: it says so,
     and corrupts nothing."""
-    asked = ((kept.kind, kept.answer) for kept in _kept_of(record, arm))
-    return {kind.value: words for kind, words in refused_kinds(asked).items()}
+    answers = ((row.kind, row.answer) for row in _kept_of(record, arm))
+    return {kind.value: words for kind, words in refused_kinds(answers).items()}
 
 
 def _refused_setting(arm: str, kind: str, words: str) -> Finding:
@@ -440,16 +442,16 @@ def _refused_setting(arm: str, kind: str, words: str) -> Finding:
 
 
 def observations(record: SoakRecord, arm: str) -> Iterator[SoakObservation]:
-    for kept in _kept_of(record, arm):
-        shown = {seen.fault: seen.evidence or "seen" for seen in kept.seen}
-        for fault in kept.exposed:
+    for row in _kept_of(record, arm):
+        shown = {seen.fault: seen.evidence or "seen" for seen in row.seen}
+        for fault in row.exposed:
             yield SoakObservation(
                 fault=fault,
-                index=kept.answer.index,
-                kind=kept.kind,
-                exposure=kept.answer.exposure,
+                index=row.answer.index,
+                kind=row.kind,
+                exposure=row.answer.exposure,
                 evidence=shown.get(fault, ""),
-                prompt_id=kept.prompt_id,
+                prompt_id=row.prompt_id,
             )
 
 
@@ -462,14 +464,14 @@ def is_suspect(record: SoakRecord) -> bool:
 
 def failure_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
     """A server that dies under a load which the baseline lives through is a fault of its own."""
-    control = [each for each in record.launched if each.arm == BASELINE and each.failure]
-    for each in record.launched:
-        if each.arm == arm and each.failure:
-            cause, _, tail = each.failure.partition("\n")
+    control = [launch for launch in record.launched if launch.arm == BASELINE and launch.failure]
+    for launch in record.launched:
+        if launch.arm == arm and launch.failure:
+            cause, _, tail = launch.failure.partition("\n")
             yield Finding(
                 check="arm-failed",
                 level=Level.WARN if control else Level.FAIL,
-                message=f"{arm}, launch {each.launch}: {cause}"
+                message=f"{arm}, launch {launch.launch}: {cause}"
                 + (f"\n{tail[-LOG_CHARACTERS:]}" if tail else "")
                 + ("; the baseline failed as well" if control else ""),
                 next_step="read its log in the study's folder soak/logs",
@@ -478,8 +480,8 @@ def failure_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
 
 
 def acceptance_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
-    said = [(kept.kind, kept.answer) for kept in _kept_of(record, arm)]
-    for alarm in acceptance_alarms(said) or step_alarms(list(_counted_steps(record, arm))):
+    answers = [(row.kind, row.answer) for row in _kept_of(record, arm)]
+    for alarm in acceptance_alarms(answers) or step_alarms(list(_counted_steps(record, arm))):
         yield warn(
             "odd-acceptance",
             f"{arm}: {alarm.message}",
@@ -519,11 +521,11 @@ def offered(traffic: SoakTraffic, record: SoakRecord) -> SoakTraffic:
 
 
 def _acceptance(record: SoakRecord, arm: str) -> float | None:
-    answers = ((kept.answer.drafted or 0, kept.answer.accepted or 0) for kept in _kept_of(record, arm))
+    answers = ((row.answer.drafted or 0, row.answer.accepted or 0) for row in _kept_of(record, arm))
     counts = [*answers, *((step.drafted, step.accepted) for step in _counted_steps(record, arm))]
     drafted, accepted = sum(drafted for drafted, _ in counts), sum(accepted for _, accepted in counts)
     return accepted / drafted if drafted >= DRAFTED_MIN else None
 
 
 def _kept_of(record: SoakRecord, arm: str) -> list[Kept]:
-    return [kept for kept in record.kept if kept.answer.exposure.arm == arm]
+    return [row for row in record.kept if row.answer.exposure.arm == arm]

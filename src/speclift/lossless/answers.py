@@ -77,11 +77,11 @@ def aligned(answer: Answer) -> tuple[tuple[int, Said], ...]:
     A token of the end may stand behind the text: vLLM lists it, llama.cpp does not.
     """
     text, start, placed = answer.text.encode(), 0, []
-    for said in answer.said:
-        if start < len(text) and text[start : start + len(said.data)] != said.data:
+    for token in answer.said:
+        if start < len(text) and text[start : start + len(token.data)] != token.data:
             return ()
-        placed.append((start, said))
-        start += len(said.data) if start < len(text) else 0
+        placed.append((start, token))
+        start += len(token.data) if start < len(text) else 0
     return tuple(placed) if start >= len(text) else ()
 
 
@@ -124,8 +124,8 @@ class Divergence:
     @property
     def closest(self) -> float | None:
         """The margin of the likelier reading; None where none is known."""
-        known = [margin for margin in (self.margin, self.unseen_margin) if margin is not None]
-        return min(known, default=None)
+        margins = [margin for margin in (self.margin, self.unseen_margin) if margin is not None]
+        return min(margins, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +169,12 @@ def _divergence(
         margin = math.inf if kind is Kind.TRUNCATED else None
     if said is not None and said.choices and kind is not Kind.TRUNCATED:
         start = at - _offset(reference, at)
-        found = _chosen(said, theirs[start:], at - start, is_end=kind is Kind.ENDED)
+        chosen = _chosen(said, theirs[start:], at - start, is_end=kind is Kind.ENDED)
         listed = sorted(said.choices, key=lambda choice: -choice.logprob)
-        if found is None and kind is not Kind.LONGER:
+        if chosen is None and kind is not Kind.LONGER:
             margin, is_at_least = said.margin_to(listed[-1]), True
-        elif found is not None:
-            margin, rank = said.margin_to(found), 1 + listed.index(found)
+        elif chosen is not None:
+            margin, rank = said.margin_to(chosen), 1 + listed.index(chosen)
     return Divergence(
         case=reference.case,
         kind=kind,
@@ -190,11 +190,11 @@ def _divergence(
 
 def _unseen_margin(reference: Answer, theirs: bytes, at: int) -> float | None:
     margins = [
-        said.margin_to(other)
-        for start, said in aligned(reference)
-        if start + len(said.data) <= at
-        for other in said.choices
-        if other.data not in (b"", said.data) and theirs.startswith(other.data, start)
+        token.margin_to(other)
+        for start, token in aligned(reference)
+        if start + len(token.data) <= at
+        for other in token.choices
+        if other.data not in (b"", token.data) and theirs.startswith(other.data, start)
     ]
     return min(margins, default=None)
 
@@ -212,16 +212,17 @@ def _chosen(said: Said, rest: bytes, inside: int, *, is_end: bool) -> Alternativ
 
 
 def _token_at(placed: tuple[tuple[int, Said], ...], at: int) -> tuple[int | None, Said | None]:
-    for index, (start, said) in enumerate(placed):
-        if start <= at < start + max(1, len(said.data)):
-            return index, said
+    for index, (start, token) in enumerate(placed):
+        if start <= at < start + max(1, len(token.data)):
+            return index, token
     return (len(placed), None) if placed else (None, None)
 
 
 def _offset(reference: Answer, at: int) -> int:
     """How many bytes into its token the difference lies."""
     return next(
-        (at - start for start, said in aligned(reference) if start <= at < start + max(1, len(said.data))), 0
+        (at - start for start, token in aligned(reference) if start <= at < start + max(1, len(token.data))),
+        0,
     )
 
 

@@ -112,11 +112,11 @@ def _middle(score: TokenScore) -> tuple[float, float, float]:
 
 
 def _likelihood_test(moments: Sequence[tuple[float, float, float, float]]) -> SetTest:
-    said, mean, variance, slack = (sum(row[i] for row in moments) for i in range(4))
+    observed, mean, variance, slack = (sum(row[i] for row in moments) for i in range(4))
     return counts_test(
         LIKELIHOOD,
         tokens=len(moments),
-        observed=said,
+        observed=observed,
         expected=mean,
         variance=variance,
         slack=slack,
@@ -138,22 +138,22 @@ def _log_moments(
     parts.append((tail, rest))
     mean = sum(mass * log for mass, log in parts)
     variance = sum(mass * (log - mean) ** 2 for mass, log in parts)
-    said = parts[ids.index(chosen)][1] if chosen in ids else rest
-    return said, mean, variance, half * abs(rest - mean)
+    observed = parts[ids.index(chosen)][1] if chosen in ids else rest
+    return observed, mean, variance, half * abs(rest - mean)
 
 
 def lookups(prompt: Sequence[int], output: Sequence[int], *, size: int = LOOKUP_TOKENS) -> list[int | None]:
     """A token for each output token: what followed the latest earlier occurrence of the `size` tokens before it."""
     text = [*prompt, *output]
     seen: dict[tuple[int, ...], int] = {}
-    found: list[int | None] = []
+    followers: list[int | None] = []
     for position, token in enumerate(text):
         key = tuple(text[max(0, position - size) : position])
         if position >= len(prompt):
-            found.append(seen.get(key) if len(key) == size else None)
+            followers.append(seen.get(key) if len(key) == size else None)
         if len(key) == size:
             seen[key] = token
-    return found
+    return followers
 
 
 # Tokens that the target does not know
@@ -297,8 +297,10 @@ def _vocabulary(words: Sequence[tuple[Sequence[str], Sequence[str]]], *, seed: i
     def distance(signs: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
         return float((((signs @ gaps) ** 2) * weights).sum())
 
-    own = distance(np.ones(len(words)))
-    reached = sum(distance(draws.choice((-1.0, 1.0), size=len(words))) >= own - 1e-9 for _ in range(SHUFFLES))
+    observed = distance(np.ones(len(words)))
+    reached = sum(
+        distance(draws.choice((-1.0, 1.0), size=len(words))) >= observed - 1e-9 for _ in range(SHUFFLES)
+    )
     return TextTest(
         name="words used",
         pairs=len(words),

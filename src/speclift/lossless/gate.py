@@ -435,9 +435,9 @@ def read_gate(kept: object) -> Gate:
     try:
         gate = read(Gate, kept)
         # What it says has to follow from what it holds: a document that lost its arms would pass for one not asked.
-        told = kept.get("result") if isinstance(kept, dict) else None
-        if told != gate.result:
-            raise ValueError(f"it says {told!r}, and its arms {gate.result.value!r}")
+        result = kept.get("result") if isinstance(kept, dict) else None
+        if result != gate.result:
+            raise ValueError(f"it says {result!r}, and its arms {gate.result.value!r}")
     except ValueError as error:
         raise StudyError(
             f"the stored result of the lossless gate is damaged: {error}", hint="run speclift verify again"

@@ -50,11 +50,13 @@ def _compared(gate: Gate) -> str:
     checks = [check for arm in gate.arms for check in arm.greedy.checks]
     answers, differing = sum(check.answers for check in checks), sum(check.events for check in checks)
     sampled = sum(arm.sampled.tokens for arm in gate.arms)
-    said = f"{differing} of {answers} answers at temperature 0 differ from the baseline's" if answers else ""
+    differences = (
+        f"{differing} of {answers} answers at temperature 0 differ from the baseline's" if answers else ""
+    )
     if differing and gate.result is Result.PASS:
-        said += ", no more than its own from run to run"
+        differences += ", no more than its own from run to run"
     more = f"{sampled:,} sampled tokens were compared" if sampled else ""
-    return "; ".join(filter(None, (said, more))) or "nothing could be compared"
+    return "; ".join(filter(None, (differences, more))) or "nothing could be compared"
 
 
 def _because(arms: Sequence[ArmGate]) -> Iterator[str]:
@@ -99,20 +101,20 @@ def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
     polite = replace(gate, soak=UNSET)
     deciding = [arm for arm in soak.arms if arm.result is soak.result]
     names = _names([arm.arm for arm in deciding])
-    asked = f"{soak.requests:,} requests in {duration(soak.seconds)}"
+    amount = f"{soak.requests:,} requests in {duration(soak.seconds)}"
     if soak.result is Result.FAIL:
         return answered(
-            f"Do not use {names}: faults under load in {asked}.",
+            f"Do not use {names}: faults under load in {amount}.",
             _found_faults(soak, deciding),
             _again(soak, argv),
         )
     if polite.result is Result.FAIL:
         before = polite_answer(polite, argv)
-        return answered(before.sentence, (*before.because, f"under load nothing more showed: {asked}"))
+        return answered(before.sentence, (*before.because, f"under load nothing more showed: {amount}"))
     if soak.result is Result.PASS and polite.result is Result.PASS:
         below = max(rate.high for rate in soak.faults if rate.name in SHOWN_BY_ANY)
         return answered(
-            f"No fault of {names} under load beyond the baseline's own: {asked}.",
+            f"No fault of {names} under load beyond the baseline's own: {amount}.",
             (
                 f"a fault that any answer could show is rarer than {below:.1%} (95 % confidence)",
                 *polite_answer(polite, argv).because,
@@ -121,10 +123,10 @@ def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
     if soak.result is Result.PASS:
         before = polite_answer(polite, argv)
         return answered(
-            before.sentence, (f"under load no fault showed: {asked}", *before.because), before.next
+            before.sentence, (f"under load no fault showed: {amount}", *before.because), before.next
         )
     return answered(
-        f"No fault of {names or 'speculation'} was proven, but {asked} are too few to rule one out.",
+        f"No fault of {names or 'speculation'} was proven, but {amount} are too few to rule one out.",
         _open_faults(soak, deciding),
         _again(soak, argv),
     )

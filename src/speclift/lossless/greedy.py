@@ -120,13 +120,13 @@ def gap_noise(reference: Answer, again: Answer) -> list[float]:
         if first.data != second.data:
             break
         gaps = []
-        for said in (first, second):
-            listed = {choice.data: choice.logprob for choice in said.choices}
+        for token in (first, second):
+            listed = {choice.data: choice.logprob for choice in token.choices}
             rival = max(
                 (c for c in first.choices if c.data != first.data), key=lambda c: c.logprob, default=None
             )
             if rival is not None and rival.data in listed:
-                gaps.append(said.logprob - listed[rival.data])
+                gaps.append(token.logprob - listed[rival.data])
         if len(gaps) == 2:
             moved.append(abs(gaps[0] - gaps[1]))
     return moved
@@ -194,16 +194,22 @@ class _Seen:
     @property
     def has_more_faults(self) -> bool:
         """Than two runs of the baseline: what they do to each other is nothing that the arm did."""
-        own = Hazard(events=self.count(_Call.FAULT), tokens=self.tokens)
+        arm = Hazard(events=self.count(_Call.FAULT), tokens=self.tokens)
         theirs = Hazard(events=self.control.faults, tokens=self.control.together.tokens)
-        return not self.control.faults or more_often(own, theirs) < RATE_ALPHA
+        return not self.control.faults or more_often(arm, theirs) < RATE_ALPHA
 
     @property
     def beyond_noise(self) -> int:
         """Differences by more than the noise of one text, what came out alike in several ways counted once."""
         called = chain(self.parted[_Call.TIE], self.parted[_Call.WIDE])
         limit = self.control.noise_limit
-        return len({each for each in called if each.closest is not None and each.closest > limit})
+        return len(
+            {
+                divergence
+                for divergence in called
+                if divergence.closest is not None and divergence.closest > limit
+            }
+        )
 
     @property
     def is_wider_than_control(self) -> bool:
@@ -218,7 +224,7 @@ class _Seen:
     def unclear(self) -> int:
         """Differences between noise and fault that the control does not explain; "at least" so much may be more."""
         wide = self.parted[_Call.WIDE]
-        return len(wide) if self.is_wider_than_control else sum(each.is_at_least for each in wide)
+        return len(wide) if self.is_wider_than_control else sum(divergence.is_at_least for divergence in wide)
 
     @property
     def wrong_share(self) -> float:
@@ -256,8 +262,10 @@ def judge_greedy(
         faults=seen.count(_Call.FAULT),
         unknown=seen.count(_Call.UNKNOWN),
         refused=seen.count(_Call.REFUSED),
-        parted=tuple(dict.fromkeys(each.case for each in parted)),
-        without_margin=tuple(dict.fromkeys(each.case for each in parted if each.margin is None)),
+        parted=tuple(dict.fromkeys(divergence.case for divergence in parted)),
+        without_margin=tuple(
+            dict.fromkeys(divergence.case for divergence in parted if divergence.margin is None)
+        ),
     )
 
 
@@ -374,7 +382,7 @@ def _doubt(seen: _Seen) -> str:
 
 
 def _widest(seen: _Seen) -> float:
-    return max(each.margin or 0.0 for each in seen.parted[_Call.WIDE])
+    return max(divergence.margin or 0.0 for divergence in seen.parted[_Call.WIDE])
 
 
 def _all_clear(seen: _Seen) -> str:

@@ -71,12 +71,12 @@ def with_equality(gate: Gate, invariant: Gate) -> Gate:
     control = invariant.control.get(TOGETHER)
     if not isinstance(control, Hazard):
         return gate
-    asked = {arm.arm: arm.greedy for arm in invariant.arms if arm.greedy.result is not Result.SKIPPED}
+    settled = {arm.arm: arm.greedy for arm in invariant.arms if arm.greedy.result is not Result.SKIPPED}
     arms, examples = [], []
     for arm in gate.arms:
         shown = gate
-        if arm.greedy.result is not Result.SKIPPED and arm.arm in asked:
-            greedy = settled_by_equality(arm.greedy, asked[arm.arm], control)
+        if arm.greedy.result is not Result.SKIPPED and arm.arm in settled:
+            greedy = settled_by_equality(arm.greedy, settled[arm.arm], control)
             # Other parts that failed stay failed.
             parts = worst([greedy.result, arm.sampled.result])
             result = Result.FAIL if arm.result is Result.FAIL else parts
@@ -104,7 +104,7 @@ class ServerAnswers:
         return self.answers.get(way, [])
 
     def all(self) -> list[Answer]:
-        return [answer for each in self.answers.values() for answer in each]
+        return [answer for answers in self.answers.values() for answer in answers]
 
 
 class JudgedEdge(NamedTuple):
@@ -174,8 +174,8 @@ def lossy_by_design(arm: Arm, settings: Sequence[str]) -> str:
 
 
 def _extra(speculation: Speculation) -> tuple[tuple[str, str], ...]:
-    found: tuple[tuple[str, str], ...] = getattr(speculation, "extra", ())
-    return tuple((key, value.strip('"')) for key, value in found)
+    extra: tuple[tuple[str, str], ...] = getattr(speculation, "extra", ())
+    return tuple((key, value.strip('"')) for key, value in extra)
 
 
 def lossy_gate(arm: Arm, why: str) -> JudgedArm:
@@ -192,11 +192,11 @@ def garbled_finding(arm: str, told: ServerAnswers, baseline: ServerAnswers) -> F
     """Loops and word salad, more often than the baseline writes them, in some way of asking: a prompt that loops in
     every way is one prompt, not one more in each."""
     alpha = FAULT_ALPHA / max(1, len(told.answers))
-    found = (
+    findings = (
         _faults_beyond(arm, answers, baseline.of(way) or baseline.all(), alpha=alpha)
         for way, answers in told.answers.items()
     )
-    return next((finding for finding in found if finding is not None), None)
+    return next((finding for finding in findings if finding is not None), None)
 
 
 def _faults_beyond(
@@ -233,7 +233,7 @@ def _texts(answers: Sequence[Answer]) -> dict[str, str]:
 
 def acceptance_findings(arm: str, told: ServerAnswers) -> list[Finding]:
     """Nothing accepted at all, or everything while sampling: at temperature 0 a good draft may well be always right."""
-    found = []
+    findings = []
     for answers, what, low, high in (
         (told.all(), "almost none", 0.0, ACCEPTED_LOW),
         (told.of("sampled"), "all", ACCEPTED_HIGH, 1.0),
@@ -245,8 +245,8 @@ def acceptance_findings(arm: str, told: ServerAnswers) -> list[Finding]:
                 f"{arm}: {what} of {drafted} draft tokens were accepted ({accepted / drafted:.1%}): probably the wrong "
                 "draft model, or drafts that are not verified"
             )
-            found.append(warn("odd-acceptance", message, arm=arm))
-    return found
+            findings.append(warn("odd-acceptance", message, arm=arm))
+    return findings
 
 
 def _edge_finding(arm: str, edge: EdgeCheck) -> Finding:
@@ -327,14 +327,14 @@ def _example(
     margin: float | None = None,
 ) -> Example:
     request = prompts.get(case)
-    asked = ""
+    prompt = ""
     if request is not None:
-        asked = request.prompt or (request.messages[-1].content if request.messages else "")
+        prompt = request.prompt or (request.messages[-1].content if request.messages else "")
     return Example(
         arm=arm,
         case=case,
         why=why,
-        prompt=asked[:EXAMPLE_CHARACTERS],
+        prompt=prompt[:EXAMPLE_CHARACTERS],
         baseline=_shown(baseline),
         answer=_shown(answer),
         margin=margin,
@@ -436,14 +436,14 @@ class QuestionSet:
         return LISTED if any(answer.said for answer in self.told.of(ALONE)) else 0
 
     def requests(self) -> dict[str, Request]:
-        asked = (
+        everything = (
             *self.greedy,
             *self.turns,
             *(e.question for e in self.edges),
             *self.sampled,
             *self.more_sampled,
         )
-        return {question.case: question.request for question in asked}
+        return {question.case: question.request for question in everything}
 
 
 def judge_answers(
@@ -470,7 +470,7 @@ def judge_answers(
         }
         greedy = judge_greedy(pairs, SHAPES, control, detect=detect)
         parted = divergences(pairs, control)
-    asked = zip(questions.edges, questions.told.of(EDGES), told.of(EDGES), strict=False)
+    corners = zip(questions.edges, questions.told.of(EDGES), told.of(EDGES), strict=False)
     return judge_parts(
         arm,
         greedy=greedy,
@@ -480,7 +480,7 @@ def judge_answers(
         else Sampled(),
         edges=[
             judge_edge(edge, baseline, answer, fault_nats=control.fault_nats)
-            for edge, baseline, answer in asked
+            for edge, baseline, answer in corners
         ],
         told=told,
         baseline=questions.told,
@@ -504,23 +504,25 @@ def _sampled(
     pairs = sampled_pairs(questions, told)
     if is_identical(pairs, detect=detect):
         return judge_identity(pairs, detect=detect)
-    asked = zip(questions.sampled, questions.told.of(SAMPLED), told.of(SAMPLED), strict=False)
+    answered = zip(questions.sampled, questions.told.of(SAMPLED), told.of(SAMPLED), strict=False)
     # A server that says the same whatever the seed has said it once.
     texts = dict.fromkeys(
         (question.request.id, baseline.text, answer.text)
-        for question, baseline, answer in asked
+        for question, baseline, answer in answered
         if baseline.is_ok and answer.is_ok
     )
     tests = text_tests([(ours, theirs) for _, ours, theirs in texts], seed=seed)
-    found = scores.get(arm.name)
-    if not found:
+    arm_scores = scores.get(arm.name)
+    if not arm_scores:
         why = (
             "the server gives no log-probabilities"
             if not questions.can_score
             else "the answers could not be scored"
         )
         return judge_texts(tests, detect=detect, identity=hazard(pairs), why_not_scored=why)
-    return judge_scores(found, scores["baseline"], detect=detect, identity=hazard(pairs), text_tests=tests)
+    return judge_scores(
+        arm_scores, scores["baseline"], detect=detect, identity=hazard(pairs), text_tests=tests
+    )
 
 
 def _complete(sampled: Sampled, questions: QuestionSet, told: ServerAnswers) -> Sampled:

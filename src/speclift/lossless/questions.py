@@ -107,14 +107,14 @@ def sampled_questions(
     requests: Sequence[Request], temperatures: Sequence[float], depth: Depth, *, seed: int
 ) -> tuple[Question, ...]:
     """Prompts and temperatures in turn; a prompt that comes round again gets another seed."""
-    found = []
+    questions = []
     for index in range(depth.sampled_prompts):
         if not requests or not temperatures:
             break
         request = requests[index % len(requests)]
         temperature = temperatures[index % len(temperatures)]
         case = f"{request.id} T={temperature:g} #{index}"
-        found.append(
+        questions.append(
             Question(
                 case=case,
                 request=replace(request, max_tokens=min(request.max_tokens, depth.sampled_tokens)),
@@ -123,15 +123,15 @@ def sampled_questions(
                 wants_ids=True,
             )
         )
-    return tuple(found)
+    return tuple(questions)
 
 
 def second_turns(
     questions: Sequence[Question], answers: Sequence[Answer], count: int
 ) -> tuple[Question, ...]:
     """The conversation goes on: the baseline's own answer and a follow-up, so that every server gets the same."""
-    said = {answer.case: answer.text for answer in answers if answer.is_ok}
-    chats = [q for q in questions if q.request.messages and said.get(q.case)]
+    texts = {answer.case: answer.text for answer in answers if answer.is_ok}
+    chats = [q for q in questions if q.request.messages and texts.get(q.case)]
     return tuple(
         replace(
             question,
@@ -140,7 +140,7 @@ def second_turns(
                 question.request,
                 messages=(
                     *question.request.messages,
-                    Message(role="assistant", content=said[question.case]),
+                    Message(role="assistant", content=texts[question.case]),
                     Message(role="user", content=FOLLOW_UP),
                 ),
             ),
@@ -169,10 +169,10 @@ class Edge:
 def edges(
     questions: Sequence[Question], answers: Sequence[Answer], *, leaves_out: frozenset[str] = frozenset()
 ) -> tuple[Edge, ...]:
-    said = {answer.case: answer for answer in answers if answer.is_ok and answer.text.strip()}
-    held = [question for question in questions if question.case in said]
-    found = _edges(held[0], said[held[0].case]) if held else ()
-    return tuple(edge for edge in found if EDGE_KINDS.get(edge.name) not in leaves_out)
+    answered = {answer.case: answer for answer in answers if answer.is_ok and answer.text.strip()}
+    held = [question for question in questions if question.case in answered]
+    corners = _edges(held[0], answered[held[0].case]) if held else ()
+    return tuple(edge for edge in corners if EDGE_KINDS.get(edge.name) not in leaves_out)
 
 
 def _edges(question: Question, answer: Answer) -> Iterator[Edge]:
@@ -184,13 +184,13 @@ def _edges(question: Question, answer: Answer) -> Iterator[Edge]:
         short = replace(base, request=replace(base.request, max_tokens=limit))
         yield _edge(f"max_tokens {limit}", short, (), tokens_max=limit)
     schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
-    asked = replace(
+    schema_question = replace(
         base,
         request=replace(
             base.request, prompt=None, messages=(Message(role="user", content=SCHEMA_PROMPT),), max_tokens=64
         ),
     )
-    yield replace(_edge("JSON schema", asked, (("response_format", schema),)), is_schema=True)
+    yield replace(_edge("JSON schema", schema_question, (("response_format", schema),)), is_schema=True)
     if answer.ids:
         # The first token of the plain answer is forbidden, so that the setting must show.
         yield _edge("logit_bias", base, (("logit_bias", {str(answer.ids[0]): -100}),))
@@ -206,8 +206,8 @@ def _edge(
     forbidden: str = "",
     tokens_max: Tokens | None = None,
 ) -> Edge:
-    asked = replace(question, case=f"edge: {name}", settings=settings)
-    return Edge(name=name, question=asked, forbidden=forbidden, tokens_max=tokens_max)
+    changed = replace(question, case=f"edge: {name}", settings=settings)
+    return Edge(name=name, question=changed, forbidden=forbidden, tokens_max=tokens_max)
 
 
 def _stop_word(text: str) -> str:

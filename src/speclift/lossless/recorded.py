@@ -84,9 +84,9 @@ def gate_from_records(
     judged = []
     for arm in arms:
         why = lossy_by_design(arm, settings)
-        own = answers.get(arm.name, {})
+        arm_answers = answers.get(arm.name, {})
         judged.append(
-            lossy_gate(arm, why) if why else _arm(arm, own, baseline, control, fresh, prompts, seed)
+            lossy_gate(arm, why) if why else _arm(arm, arm_answers, baseline, control, fresh, prompts, seed)
         )
     depth = "records" if fresh is None else QUICK.name
     again = " and new baseline answers with log-probabilities" if fresh else ""
@@ -110,13 +110,13 @@ Held = dict[Key, Answer]
 def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, dict[int, Held]]:
     """Answers by arm and round; requests at a temperature that nobody knows cannot be compared. A prompt that the
     file repeats is the case of its `first` request."""
-    found: dict[str, dict[int, Held]] = defaultdict(lambda: defaultdict(dict))
+    answers: dict[str, dict[int, Held]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
         place = record.place
         if place.phase is not Phase.MEASURED or place.temperature is None:
             continue
         key = Key(place.load.label, place.block, place.request_id, place.temperature, place.repeat)
-        found[place.arm][place.round][key] = Answer(
+        answers[place.arm][place.round][key] = Answer(
             case=first.get(place.request_id, place.request_id),
             text=record.text,
             finish_reason=record.finish_reason,
@@ -125,7 +125,7 @@ def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, di
             accepted=record.accepted,
             error="" if record.is_ok else record.error or record.outcome.value,
         )
-    return found
+    return answers
 
 
 def _control(baseline: Mapping[int, Held], fresh: Fresh | None) -> Control:
@@ -340,14 +340,14 @@ _Seen = dict[SoakFault, dict[str, str]]
 
 def _seen(answers: Iterable[Answer], prompts: Mapping[str, Request]) -> _Seen:
     """The cases by fault that could show it, with what shows it or ""."""
-    found: _Seen = {fault: {} for fault in CHECKS}
+    evidence_of: _Seen = {fault: {} for fault in CHECKS}
     for answer in answers:
         if not answer.is_ok or not answer.text:
             continue
         request = prompts.get(answer.case)
         for fault, evidence in _faults(answer, request):
-            found[fault][answer.case] = found[fault].get(answer.case) or evidence
-    return found
+            evidence_of[fault][answer.case] = evidence_of[fault].get(answer.case) or evidence
+    return evidence_of
 
 
 def _faults(answer: Answer, request: Request | None) -> Iterator[tuple[SoakFault, str]]:

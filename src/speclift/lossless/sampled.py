@@ -45,17 +45,17 @@ def is_identical(pairs: Sequence[Compared], *, detect: float) -> bool:
 
 
 def judge_identity(pairs: Sequence[Compared], *, detect: float) -> Sampled:
-    own = hazard(pairs)
+    apart = hazard(pairs)
     return Sampled(
         result=Result.PASS,
-        message=f"same seed, same text: {own.events} of {len(pairs)} answers differ in {own.tokens:.0f} tokens, so "
-        f"probabilities deviate by less than {own.upper():.2%} (95 % confidence)",
+        message=f"same seed, same text: {apart.events} of {len(pairs)} answers differ in {apart.tokens:.0f} tokens, "
+        f"so probabilities deviate by less than {apart.upper():.2%} (95 % confidence)",
         method="same-seed",
         detect=detect,
-        tokens=int(own.tokens),
+        tokens=int(apart.tokens),
         tokens_needed=tokens_for_rate(detect),
-        detectable=own.upper(),
-        identity=own,
+        detectable=apart.upper(),
+        identity=apart,
     )
 
 
@@ -161,7 +161,7 @@ def if_complete(judged: Sampled, *, prompts: int, asked: int, answered: int) -> 
 def _p_against(test: SetTest, control: Sequence[SetTest], *, alpha: float) -> float:
     """The p-value of a test. If the baseline itself misses its scores (a setting of the server that scoring does not
     see), only the difference between the two counts."""
-    held = next((each for each in control if each.name == test.name), None)
+    held = next((other for other in control if other.name == test.name), None)
     if held is None or held.p_value >= alpha or not held.tokens:
         return test.p_value
     spread = test.variance / test.tokens**2 + held.variance / held.tokens**2
@@ -171,17 +171,17 @@ def _p_against(test: SetTest, control: Sequence[SetTest], *, alpha: float) -> fl
 
 
 def _failed_test(name: str, p_value: float, tests: Sequence[SetTest], tokens: int) -> str:
-    found = next((test for test in tests if test.name == name), None)
-    if found is None:
+    failed = next((test for test in tests if test.name == name), None)
+    if failed is None:
         return f"some of {tokens} tokens are impossible for the target (p {_p_text(p_value)})"
     if name == LIKELIHOOD:
         return (
-            f"log-likelihood under the target is {found.observed / found.tokens:.2f} nats per token, expected "
-            f"{found.expected / found.tokens:.2f} (p {_p_text(p_value)}, {found.tokens} tokens)"
+            f"log-likelihood under the target is {failed.observed / failed.tokens:.2f} nats per token, expected "
+            f"{failed.expected / failed.tokens:.2f} (p {_p_text(p_value)}, {failed.tokens} tokens)"
         )
     return (
-        f"{name}: sampled {found.observed / found.tokens:.1%} of the time, expected "
-        f"{found.expected / found.tokens:.1%} (p {_p_text(p_value)}, {found.tokens} tokens)"
+        f"{name}: sampled {failed.observed / failed.tokens:.1%} of the time, expected "
+        f"{failed.expected / failed.tokens:.1%} (p {_p_text(p_value)}, {failed.tokens} tokens)"
     )
 
 

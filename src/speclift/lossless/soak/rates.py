@@ -81,8 +81,8 @@ def judge_faults(
     arm: Sequence[SoakObservation], control: Sequence[SoakObservation], *, name: str = ""
 ) -> tuple[FaultRate, ...]:
     """Every fault of the arm of this name, in the order of the list."""
-    own, theirs = _by_fault(arm), _by_fault(control)
-    return tuple(_judged(name, fault, own[fault], theirs[fault]) for fault in SoakFault)
+    ours, theirs = _by_fault(arm), _by_fault(control)
+    return tuple(_judged(name, fault, ours[fault], theirs[fault]) for fault in SoakFault)
 
 
 def is_open(rate: FaultRate) -> bool:
@@ -158,8 +158,8 @@ def faulty_needed(exposed: int) -> int:
 
 def tally_of(observations: Sequence[SoakObservation]) -> Tally:
     by_unit: dict[Hashable, list[bool]] = defaultdict(list)
-    for each in observations:
-        by_unit[each.unit].append(each.is_faulty)
+    for observation in observations:
+        by_unit[observation.unit].append(observation.is_faulty)
     shares = [sum(faulty) / len(faulty) for faulty in by_unit.values()]
     return Tally(
         faulty=sum(share > 0 for share in shares),
@@ -171,10 +171,10 @@ def tally_of(observations: Sequence[SoakObservation]) -> Tally:
 
 
 def _by_fault(observations: Sequence[SoakObservation]) -> dict[SoakFault, list[SoakObservation]]:
-    found: dict[SoakFault, list[SoakObservation]] = {fault: [] for fault in SoakFault}
-    for each in observations:
-        found[each.fault].append(each)
-    return found
+    by_fault: dict[SoakFault, list[SoakObservation]] = {fault: [] for fault in SoakFault}
+    for observation in observations:
+        by_fault[observation.fault].append(observation)
+    return by_fault
 
 
 def _judged(
@@ -183,7 +183,10 @@ def _judged(
     arm, control = tally_of(own), tally_of(theirs)
     p_value = more_frequent(arm, control)
     result, message = _result(fault, arm, control, p_value)
-    faulty = sorted((each for each in own if each.is_faulty), key=lambda each: each.exposure.ended_s)
+    faulty = sorted(
+        (observation for observation in own if observation.is_faulty),
+        key=lambda observation: observation.exposure.ended_s,
+    )
     return FaultRate(
         arm=name,
         name=fault,
@@ -201,13 +204,13 @@ def _judged(
         first_seen_s=faulty[0].exposure.ended_s if faulty else None,
         needed=0 if result is not SoakResult.INCONCLUSIVE else max(exposed_needed(), arm.exposed + 1),
         places=places_of(own) if result is SoakResult.FOUND else (),
-        evidence=tuple(each.evidence for each in faulty[:EVIDENCE_MAX]),
+        evidence=tuple(observation.evidence for observation in faulty[:EVIDENCE_MAX]),
     )
 
 
 def _result(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> tuple[SoakResult, str]:
-    if found := _found_words(fault, arm, control, p_value):
-        return SoakResult.FOUND, found
+    if words := _found_words(fault, arm, control, p_value):
+        return SoakResult.FOUND, words
     if doubt := _doubt(fault, arm, control, p_value):
         return SoakResult.INCONCLUSIVE, doubt
     below = arm.interval[1]
@@ -293,8 +296,8 @@ def _only_in(
     observations: Sequence[SoakObservation], value_of: Callable[[SoakObservation], Hashable]
 ) -> list[Hashable]:
     """The values with faults, where the others were exposed enough to be called clean."""
-    faulty = {value_of(each) for each in observations if each.is_faulty}
-    exposed = Counter(value_of(each) for each in observations)
+    faulty = {value_of(observation) for observation in observations if observation.is_faulty}
+    exposed = Counter(value_of(observation) for observation in observations)
     if not faulty or set(exposed) == faulty:
         return []
     outside = sum(count for value, count in exposed.items() if value not in faulty)
@@ -305,17 +308,17 @@ def _only_in(
 
 def _only_from(observations: Sequence[SoakObservation], value_of: Callable[[SoakObservation], int]) -> int:
     """The least value with a fault, where enough was exposed below it; 0 where that says nothing."""
-    faulty = [value_of(each) for each in observations if each.is_faulty]
+    faulty = [value_of(observation) for observation in observations if observation.is_faulty]
     if not faulty:
         return 0
-    outside = sum(value_of(each) < min(faulty) for each in observations)
-    choices = len({value_of(each) for each in observations})
+    outside = sum(value_of(observation) < min(faulty) for observation in observations)
+    choices = len({value_of(observation) for observation in observations})
     return min(faulty) if _is_telling(observations, outside, choices) else 0
 
 
 def _is_telling(observations: Sequence[SoakObservation], outside: int, choices: float) -> bool:
     """All faults inside by chance: as many ways to choose them there over all ways."""
-    count = len({each.unit for each in observations if each.is_faulty})
+    count = len({observation.unit for observation in observations if observation.is_faulty})
     inside = len(observations) - outside
     if not outside or count > inside:
         return False
@@ -383,11 +386,11 @@ class AcceptanceWindow:
 
     def expected(self, usual: Mapping[str, tuple[Tokens, Tokens]]) -> float | None:
         """The acceptance of these kinds at other times; None where most of it was not asked then."""
-        known = {kind: drafted for kind, (drafted, _) in self.kinds.items() if usual.get(kind, (0, 0))[0]}
-        drafted = sum(known.values())
+        counted = {kind: drafted for kind, (drafted, _) in self.kinds.items() if usual.get(kind, (0, 0))[0]}
+        drafted = sum(counted.values())
         if 2 * drafted < self.drafted or not drafted:
             return None
-        return sum(count * usual[kind][1] / usual[kind][0] for kind, count in known.items()) / drafted
+        return sum(count * usual[kind][1] / usual[kind][0] for kind, count in counted.items()) / drafted
 
 
 def acceptance_alarms(asked: Sequence[tuple[str, SoakAnswer]]) -> tuple[AcceptanceWindow, ...]:

@@ -128,12 +128,12 @@ class Reproduction:
     def _smaller(self) -> Iterator[SoakSetup]:
         """Next steps from the smallest, the ones that say most first."""
         now = self.smallest
-        yield from (replace(now, companions=kept) for kept in _fewer(now.companions))
+        yield from (replace(now, companions=fewer) for fewer in _fewer(now.companions))
         if now.streams - self.streams_clean > 1:
             middle = 1 if not self.streams_clean else (self.streams_clean + now.streams) // 2
             yield replace(now, streams=middle)
-        yield from (replace(now, culprit=each) for each in _plainer(now.culprit, self.fault))
-        yield from (replace(now, culprit=each) for each in _shorter(now.culprit))
+        yield from (replace(now, culprit=culprit) for culprit in _plainer(now.culprit, self.fault))
+        yield from (replace(now, culprit=culprit) for culprit in _shorter(now.culprit))
 
 
 def reproduction_of(
@@ -195,10 +195,10 @@ def _fewer(companions: tuple[SoakRequest, ...]) -> Iterator[tuple[SoakRequest, .
     if not companions:
         return
     yield ()
-    kinds = list(dict.fromkeys(each.kind for each in companions))
+    kinds = list(dict.fromkeys(companion.kind for companion in companions))
     if len(kinds) > 1:
         for kind in kinds:
-            yield tuple(each for each in companions if each.kind == kind)
+            yield tuple(companion for companion in companions if companion.kind == kind)
     if len(companions) > 1:
         half = len(companions) // 2
         yield companions[:half]
@@ -267,11 +267,11 @@ def _shorter(request: SoakRequest) -> Iterator[SoakRequest]:
         return
     if len(messages) > 1 and messages[-1].get("role") == "user":
         yield replace(request, body=_dumped({**body, "messages": messages[-1:]}))
-    before, found, task = (as_text(messages[-1].get("content")) or "").partition(TASK_START)
-    if found and len(before.split()) > 1:
+    before, start, task = (as_text(messages[-1].get("content")) or "").partition(TASK_START)
+    if start and len(before.split()) > 1:
         words = before.split()
         half = " ".join(words[: len(words) // 2])
-        shorter = {**messages[-1], "content": f"{half}\n{found}{task}"}
+        shorter = {**messages[-1], "content": f"{half}\n{start}{task}"}
         yield replace(request, body=_dumped({**body, "messages": [*messages[:-1], shorter]}))
 
 
@@ -297,7 +297,7 @@ def reproduction_script(
         "streams": setup.streams,
         "attempts": attempts_needed(rate),
         "culprit": _as_data(setup.culprit),
-        "companions": [_as_data(each) for each in setup.companions],
+        "companions": [_as_data(companion) for companion in setup.companions],
         "special_tokens": [token for family in SPECIAL_TOKENS.values() for token in family],
         "thinking_slack": THINKING_SLACK,
     }

@@ -41,35 +41,35 @@ class PromisedFormat:
 
 @cache
 def promised_format(answer_format: str) -> PromisedFormat:
-    told = as_object(json.loads(answer_format))
-    wanted = as_object(told.get("response_format"))
+    format_object = as_object(json.loads(answer_format))
+    wanted = as_object(format_object.get("response_format"))
     schema: str | None = None
     if wanted.get("type") == "json_object":
         schema = "{}"
     elif wanted.get("type") == "json_schema":
         schema = json.dumps(as_object(as_object(wanted.get("json_schema")).get("schema")))
-    functions = [as_object(tool.get("function")) for tool in as_objects(told.get("tools"))]
+    functions = [as_object(tool.get("function")) for tool in as_objects(format_object.get("tools"))]
     tools = (
-        (as_text(each.get("name")) or "", json.dumps(each.get("parameters") or {})) for each in functions
+        (as_text(entry.get("name")) or "", json.dumps(entry.get("parameters") or {})) for entry in functions
     )
-    choice, stop = told.get("tool_choice"), told.get("stop")
-    stops = (as_text(each) for each in (as_list(stop) if isinstance(stop, list) else [stop]))
+    choice, stop = format_object.get("tool_choice"), format_object.get("stop")
+    stops = (as_text(entry) for entry in (as_list(stop) if isinstance(stop, list) else [stop]))
     return PromisedFormat(
         schema=schema,
         tools=tuple(tool for tool in tools if tool[0]),
         must_call=choice == "required" or isinstance(choice, dict),
-        is_strict=all(each.get("strict") is True for each in functions),
-        stops=tuple(each for each in stops if each),
+        is_strict=all(entry.get("strict") is True for entry in functions),
+        stops=tuple(entry for entry in stops if entry),
     )
 
 
 def read_json(text: str) -> object:
     """ValueError where it is none; NaN and Infinity are Python's, not JSON's."""
     try:
-        found: object = json.loads(text, parse_constant=_refuse)
+        value: object = json.loads(text, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return found
+    return value
 
 
 def _refuse(word: str) -> object:
@@ -135,7 +135,7 @@ def value_misfit(
     if isinstance(kind, str) and not _is_kind(value, kind):
         return f"{named} is no {kind}"
     is_settled = is_whole or not isinstance(value, dict | list)
-    if isinstance(allowed, list) and is_settled and not any(_is_same(value, each) for each in allowed):
+    if isinstance(allowed, list) and is_settled and not any(_is_same(value, other) for other in allowed):
         return f"{named} is none of those allowed"
     if isinstance(value, dict):
         return _object_misfit(value, schema, where=where, is_whole=is_whole)
@@ -150,8 +150,8 @@ def _list_misfit(value: list[object], schema: Mapping[str, object], *, where: st
         return f"{where or 'the answer'} has {len(value)} entries"
     items = as_object(schema.get("items"))
     inside = (
-        value_misfit(each, items, where=f"{where}[{place}]", is_whole=is_whole)
-        for place, each in enumerate(value)
+        value_misfit(entry, items, where=f"{where}[{place}]", is_whole=is_whole)
+        for place, entry in enumerate(value)
     )
     return next(filter(None, inside), "")
 

@@ -228,9 +228,9 @@ def refused_kinds(asked: Iterable[tuple[str, SoakAnswer]]) -> dict[SoakKind, str
         elif answer.is_whole or answer.left:
             answered.add(kind)
     return {
-        SoakKind(kind): said[0]
-        for kind, said in refused.items()
-        if kind not in answered and len(said) >= REFUSALS
+        SoakKind(kind): words[0]
+        for kind, words in refused.items()
+        if kind not in answered and len(words) >= REFUSALS
     }
 
 
@@ -265,10 +265,10 @@ class _Drawn:
     repeats: bool = True
 
     def as_request(self, *, slot: int, kind: SoakKind, turn: int) -> SoakRequest:
-        asked: dict[str, Json] = (
+        prompt: dict[str, Json] = (
             {"prompt": self.prompt} if self.prompt is not None else {"messages": self.messages}
         )
-        body = {**asked, "max_tokens": self.tokens_max, "temperature": self.temperature, **self.settings}
+        body = {**prompt, "max_tokens": self.tokens_max, "temperature": self.temperature, **self.settings}
         stays = self.leaves_after_chunks is None and self.leaves_after_s is None
         return SoakRequest(
             index=slot * TURNS_MAX + turn,
@@ -524,7 +524,7 @@ def _own(slot: _Slot) -> _Drawn:
     return _Drawn(
         nonce="",
         prompt_id=request.id,
-        messages=tuple({"role": each.role, "content": each.content} for each in request.messages),
+        messages=tuple({"role": message.role, "content": message.content} for message in request.messages),
         prompt=request.prompt,
         tokens_max=min(request.max_tokens, slot.traffic.tokens_max),
         temperature=heat,
@@ -580,12 +580,12 @@ def _tool_turn(slot: _Slot, messages: tuple[Mapping[str, Json], ...]) -> _Drawn:
 
 def _next_turn(traffic: SoakTraffic, request: SoakRequest, answer: SoakAnswer, turn: int) -> _Drawn | None:
     draws = draws_for(traffic.seed, "turn", request.index, turn)
-    said = answer.choices[0]
-    whole = whole_calls(answer, said, request.promise.tokens_max)
+    choice = answer.choices[0]
+    whole = whole_calls(answer, choice, request.promise.tokens_max)
     # Broken arguments are a fault of this turn; sent back, they would be one of the next.
     if not whole or any(not is_json(call.arguments) for call in whole):
         return None
-    asked = tuple(json.loads(request.body)["messages"])
+    messages_before = tuple(json.loads(request.body)["messages"])
     calls = [
         {
             "id": f"call_{turn}_{place}",
@@ -610,8 +610,8 @@ def _next_turn(traffic: SoakTraffic, request: SoakRequest, answer: SoakAnswer, t
         else f"Add a note to order {request.nonce} with {NOTE_TOOL}."
     )
     messages = (
-        *asked,
-        {"role": "assistant", "content": said.text or None, "tool_calls": calls},
+        *messages_before,
+        {"role": "assistant", "content": choice.text or None, "tool_calls": calls},
         *results,
         {"role": "user", "content": question},
     )
