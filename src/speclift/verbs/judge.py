@@ -272,7 +272,8 @@ def _judge(studies: Sequence[Study], goals: Goals | None) -> _Judged:
     first, held = studies[0], read_data(studies)
     goals, records = goals or first.goals, held.records
     ending = ending_of(studies, held)
-    evidence_for = cache(comparer_of(held, goals, level=ending.level).evidence)
+    evidence_for = ending.evidence_for if goals == first.goals else None
+    evidence_for = evidence_for or cache(comparer_of(held, goals, level=ending.level).evidence)
     lossless = _lossless(studies, held)
     tuning = _kept_tuning(first) if len(studies) == 1 else None
     no_gain = _schedule_findings(tuning, held, metric=goals.metric)

@@ -38,7 +38,7 @@ from speclift.studies.prompt_files import bundled_workload
 from speclift.studies.study import Study
 from speclift.verdict.interim import interim_decision
 from speclift.verdict.judgement import Effort
-from speclift.verdict.verdict import decide
+from speclift.verdict.verdict import EvidenceFor, decide
 from speclift.workload.laps import laps
 
 
@@ -250,7 +250,9 @@ def interim_check(study: Study, laps_done: int) -> InterimDecision:
     held = _measured_in(read_data([study]), study, laps_done)
     # An arm that failed since is wanted as it was: whoever measures knows which of them are up.
     held = replace(held, competing=held.arms)
-    return _look(held, study.goals, level=_level_after(study, laps_done))
+    level = _level_after(study, laps_done)
+    evidence_for = cache(comparer_of(held, study.goals, level=level).evidence)
+    return _decision(held, study.goals, evidence_for, level=level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +261,8 @@ class Ending:
 
     level: float
     is_settled: bool
+    # By the study's own goals, what settled it was decided by.
+    evidence_for: EvidenceFor | None = None
 
 
 def ending_of(studies: Sequence[Study], held: StudyData) -> Ending:
@@ -268,15 +272,14 @@ def ending_of(studies: Sequence[Study], held: StudyData) -> Ending:
         return Ending(level=CONFIDENCE, is_settled=False)
     if len(studies) == 1 and (laps_done := len(lap_rounds(studies[0]))):
         level = _level_after(studies[0], laps_done)
-        look = _look(held, studies[0].goals, level=level)
-        if look.is_settled:
-            return Ending(level=level, is_settled=True)
+        evidence_for = cache(comparer_of(held, studies[0].goals, level=level).evidence)
+        if _decision(held, studies[0].goals, evidence_for, level=level).is_settled:
+            return Ending(level=level, is_settled=True, evidence_for=evidence_for)
     return Ending(level=LAST_LEVEL, is_settled=False)
 
 
-def _look(held: StudyData, goals: Goals, *, level: float) -> InterimDecision:
+def _decision(held: StudyData, goals: Goals, evidence_for: EvidenceFor, *, level: float) -> InterimDecision:
     """Servers that were there before are of one launch, whatever is done: they may ship on it."""
-    evidence_for = cache(comparer_of(held, goals, level=level).evidence)
     verdict = decide(held.competing, evidence_for, goals=goals)
     on_all = [evidence_for(arm, ALL_TRAFFIC) for arm in held.competing]
     launches = len({record.place.round for record in held.records})
