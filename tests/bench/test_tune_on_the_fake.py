@@ -158,7 +158,7 @@ def test_ctrl_c_during_a_search_stops_its_servers_and_says_how_to_go_on(tmp_path
 
 def jobs_of(folder: Path) -> tuple[JobEntry, ...]:
     if not is_study(folder / "s" / "search"):
-        return []
+        return ()
     with Study.open(folder / "s" / "search") as searching:
         return finished_jobs(searching)
 

@@ -94,10 +94,10 @@ async def asked(server: Server, traffic: SoakTraffic, *, openings: int) -> Seen:
     witness, seen, ends_s = Witness(), Seen(), time.monotonic() + 300
 
     def take(request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
-        exposed, faults = witness.judge(request, answer)
-        seen.exposed.update(exposed)
+        looks = witness.judge(request, answer)
+        seen.exposed.update(looks.keys())
         seen.broken_promises += [
-            f"{each.fault}: {each.evidence}" for each in faults if each.fault in PROMISED
+            f"{fault}: {evidence}" for fault, evidence in looks.items() if evidence and fault in PROMISED
         ]
         seen.turns[request.turn] += 1
         seen.models[request.model] += not answer.error

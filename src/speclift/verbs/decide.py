@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from speclift.bench.ask import Ask
 from speclift.bench.diagnosis import diagnose_tail
@@ -10,7 +11,7 @@ from speclift.bench.gate_study import before_gate, check_lossless
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
 from speclift.bench.search_study import search_best
-from speclift.core.document import Json, plain_object
+from speclift.core.document import plain_object
 from speclift.core.quantities import printable
 from speclift.core.results import Verdict
 from speclift.fleet.opening import search_place, workplace_for
@@ -49,7 +50,7 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
         return judged(study, stop, observer)
 
 
-def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Json]:
+def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Any]:
     """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
     done = decided(ask or Ask.of(**settings), observer or Observer(), verb="tune")
     return plain_object(done.whole().document)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
-from speclift.core.document import Json, plain_object
+from speclift.core.document import plain_object
 from speclift.core.errors import OperatingError, StudyError
 from speclift.fleet.opening import workplace_for
 from speclift.studies.outputs import relative
@@ -19,7 +20,7 @@ from speclift.verdict.document import VerdictDocument, measure_document
 from speclift.verdict.judgement import Judgement
 
 
-def measure(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Json]:
+def measure(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Any]:
     """Measure as asked, without a verdict: returns the document of `measure --json`."""
     judgement = measured(ask or Ask.of(**settings), observer or Observer()).whole().judgement
     return plain_object(measure_document(judgement))
