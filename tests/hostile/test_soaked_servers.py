@@ -37,6 +37,8 @@ from speclift.lossless.gate import Soak
 from speclift.lossless.soak.traffic import SoakKind
 
 SOAK_S = 3.0
+# A machine that is kept busy by others may not get to the arm within that: then it is asked once more, for longer.
+PATIENT_SOAK_S = 20.0
 # What is sent: few kinds, so that the baseline's part is over soon.
 SENT = (SoakKind.COPY, SoakKind.AGENT, SoakKind.SCHEMA, SoakKind.CHOICES)
 # The machine may be busy.
@@ -46,7 +48,7 @@ MEMORY_MAX = 400 << 20
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
 
 
-def soaked(behaviour: Behaviour, study: Path, *, keeps_text: bool = True) -> Soak:
+def soaked(behaviour: Behaviour, study: Path, *, soak_s: float = SOAK_S, keeps_text: bool = True) -> Soak:
     well = streams(tpot_s=0.0)
     with (
         HostileServer({"/v1/completions": well}) as baseline,
@@ -59,7 +61,7 @@ def soaked(behaviour: Behaviour, study: Path, *, keeps_text: bool = True) -> Soa
                 attach=AttachSettings(baseline_url=baseline.url, spec_url=spec.url),
             ),
             arms=(Arm(name="spec", speculation=Attached()),),
-            soak_s=SOAK_S,
+            soak_s=soak_s,
             levels=(1, 4),
             launches=1,
             seed=1,
@@ -105,16 +107,20 @@ def test_a_soak_of_any_server_ends_in_time_with_what_was_seen(
 ) -> None:
     monkeypatch.setattr(soak_run, "ANSWER_LIMIT_MIN_S", 0.3)
     monkeypatch.setattr(soak_run, "SLOWEST_TIMES", 0.0)
-    tracemalloc.start()
-    try:
-        soak = soaked(behaviour, tmp_path / "study")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert soak.seconds <= SOAK_S + MARGIN_S
-    assert peak < MEMORY_MAX
+    for soak_s in (SOAK_S, PATIENT_SOAK_S):
+        study = tmp_path / f"study-{soak_s}"
+        tracemalloc.start()
+        try:
+            soak = soaked(behaviour, study, soak_s=soak_s)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert soak.seconds <= soak_s + MARGIN_S
+        assert peak < MEMORY_MAX
+        if soak.arms[0].requests:
+            break
     assert soak.arms[0].requests
-    lines = (tmp_path / "study" / "soak" / "answers.jsonl").read_text().splitlines()
+    lines = (study / "soak" / "answers.jsonl").read_text().splitlines()
     assert sum(json.loads(line).get("kept") is not None for line in lines) == soak.requests
 
 
