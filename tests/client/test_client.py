@@ -10,19 +10,16 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from scripted import Peer, ScriptedServer
 
-from processes import PATIENCE_S, children, eventually, is_running
+from processes import children, eventually, is_running
 from samples import HOSTILE, place, request
-from speclift.client.client import Client, Inbox, Order, now_s, run_turn
-from speclift.client.frames import Message, ProcessHealth
-from speclift.client.processes import SendingProcess
-from speclift.client.worker import UNSENT_MAX
+from speclift.client.client import Client, Order, now_s, run_turn
 from speclift.core.arm import Endpoint
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.records import Outcome, Record
@@ -102,14 +99,6 @@ class TestTurns:
         assert all(record.intended_s <= record.sent_s < record.end_s for record in records)
 
     @pytest.mark.slow
-    def test_more_orders_than_a_process_takes_at_once_are_all_sent(self) -> None:
-        count = UNSENT_MAX + 1000
-        with tick_server(0.0, 0.0) as url:
-            records = play(url, Concurrency(streams=64), count=count, tokens=2)
-
-        assert len({record.place.request_id for record in records if record.is_ok}) == count
-
-    @pytest.mark.slow
     @pytest.mark.parametrize("workers", [1, 2])
     def test_an_open_loop_keeps_the_moments_it_was_given(self, workers: int) -> None:
         with tick_server(0.01, 0.001) as url:
@@ -118,14 +107,6 @@ class TestTurns:
         intended = sorted(record.intended_s for record in records)
         assert np.diff(intended) == pytest.approx([1 / 200.0] * 39, abs=1e-6)
         assert all(record.sent_s >= record.intended_s for record in records)
-
-    def test_fewer_streams_than_processes_is_no_trouble(self) -> None:
-        with tick_server(0.002, 0.001) as url:
-            assert len(play(url, Concurrency(streams=1), count=4, tokens=2, workers=3)) == 4
-
-    def test_no_orders_make_no_records(self) -> None:
-        with tick_server(0.002, 0.001) as url:
-            assert play(url, Concurrency(streams=4), count=0, tokens=2) == []
 
     def test_hostile_prompts_travel(self) -> None:
         bodies: list[bytes] = []
@@ -162,18 +143,6 @@ class TestTurns:
         few, many = sorted(records, key=lambda record: record.place.request_id)
         assert (few.outcome, many.outcome) == (Outcome.MALFORMED, Outcome.OK)
         assert "too long for max_tokens" in few.error
-
-    def test_a_caller_that_cannot_keep_a_record_ends_the_turn(self) -> None:
-        def refuse(_: Record) -> None:
-            raise OperatingError("the disk is full")
-
-        async def use(client: Client) -> None:
-            load = Concurrency(streams=2)
-            with pytest.raises(OperatingError, match="disk is full"):
-                await run_turn(client, orders(8, 2, load), load, seed=0, on_record=refuse)
-
-        with tick_server(0.002, 0.001) as url:
-            with_client(url, use)
 
     @pytest.mark.slow
     def test_a_cancelled_turn_leaves_the_client_usable(self) -> None:
@@ -216,44 +185,6 @@ class TestTurns:
         with ScriptedServer(script) as server:
             with_client(server.url, use)
 
-    def test_an_end_that_belongs_to_an_earlier_turn_is_not_taken_for_this_ones(self) -> None:
-        class Late(SendingProcess):
-            def __init__(self) -> None: ...
-
-            async def messages(self) -> AsyncIterator[Message]:
-                yield ProcessHealth(1, 0.0, 0.0, 0.0)
-                yield ProcessHealth(2, 0.0, 0.0, 7.0)
-                raise OperatingError("over")
-
-        async def run() -> list[ProcessHealth]:
-            client, inbox = Client(Endpoint(base_url="http://x", model="m"), seed=0), Inbox()
-            client._turn = (2, inbox)
-            await client._read(Late())
-            return inbox.done
-
-        assert [done.cpu_s for done in asyncio.run(run())] == [7.0]
-
-    @pytest.mark.slow
-    def test_orders_wait_with_the_caller_when_the_process_has_enough(self) -> None:
-        count = 20_000
-
-        async def use(client: Client) -> None:
-            load = Concurrency(streams=1)
-            turn = asyncio.create_task(
-                run_turn(client, orders(count, 2, load), load, seed=0, on_record=lambda _: None)
-            )
-            async with asyncio.timeout(PATIENCE_S):
-                while len(client._expected) < UNSENT_MAX:
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(0.3)
-            assert len(client._expected) < count / 2
-            turn.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await turn
-
-        with tick_server(1.0, 0.01) as url:
-            with_client(url, use)
-
     def test_more_streams_than_open_files_is_wrong_usage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
 
@@ -282,18 +213,6 @@ class TestProcesses:
         with tick_server(0.01, 0.01) as url:
             with_client(url, use)
 
-    def test_none_is_left_when_the_client_closes(self) -> None:
-        seen: list[int] = []
-
-        async def use(client: Client) -> None:
-            seen.extend(client.pids)
-            await client.send(request(max_tokens=2), place(), intended_s=now_s())
-
-        with tick_server(0.001, 0.001) as url:
-            with_client(url, use, workers=2)
-        assert len(seen) == 2
-        assert not any(is_running(pid) for pid in seen)
-
     def test_none_is_left_when_the_program_is_killed(self) -> None:
         program = (
             "import asyncio, sys\n"
@@ -311,14 +230,3 @@ class TestProcesses:
             (worker,) = children(process.pid)
             process.kill()
         eventually(lambda: not is_running(worker), what="the sending process is gone")
-
-
-def test_what_an_answer_has_to_keep_to_is_sent_along() -> None:
-    client = Client(Endpoint(base_url="http://x", model="m"), seed=0)
-    asked = request(
-        "p", answer_format='{"response_format": {"type": "json_object"}, "tools": [], "stop": "END"}'
-    )
-    body = client.body(asked, None)
-    assert (body["response_format"], body["tools"], body["stream"]) == ({"type": "json_object"}, [], True)
-    assert body["stop"] == "END"
-    assert "tools" not in client.body(request("p"), None)

@@ -15,72 +15,9 @@ from speclift.client import sender as sender_module
 from speclift.client.exchange import Exchange, Sent
 from speclift.client.pacing import (
     ALIKE_ANSWERS_MIN,
-    ANSWERS_KEPT,
-    ENDING_BYTES_MAX,
-    FAR_SHARE,
-    GATHER_BYTES_MAX,
-    TOGETHER_S,
-    LowWater,
 )
-from speclift.client.sender import CROWD, Sender
+from speclift.client.sender import Sender
 from speclift.core.records import Outcome
-
-
-def after(answers: list[tuple[int, int, float]]) -> LowWater:
-    low_water = LowWater()
-    for answer in answers:
-        low_water.note(*answer)
-    return low_water
-
-
-class TestTheMark:
-    def test_is_one_byte_before_an_ending_was_seen(self) -> None:
-        assert LowWater().ending_bytes == LowWater().mark_bytes(0) == 1
-
-    @pytest.mark.parametrize(
-        ("endings", "mark"),
-        [
-            ([(400, 0.0), (380, 0.0), (410, 0.0)], 380),
-            ([(400, 0.0), (380, 2 * TOGETHER_S)], 1),
-            ([(380, 0.0)] + [(400, 0.0)] * ANSWERS_KEPT, 400),
-            ([(1_000_000, 0.0)], ENDING_BYTES_MAX),
-            ([(0, 0.0)], 1),
-        ],
-        ids=["the shortest", "one in pieces", "long ago", "a huge one", "an empty one"],
-    )
-    def test_is_never_above_the_endings_seen_lately(
-        self, endings: list[tuple[int, float]], mark: int
-    ) -> None:
-        assert after([(2000, *ending) for ending in endings]).ending_bytes == mark
-
-    @pytest.mark.parametrize("read_bytes", [0, 5_000, 8_000, 9_999])
-    def test_far_from_the_end_of_like_answers_more_may_gather_but_never_past_most_of_the_shortest(
-        self, read_bytes: int
-    ) -> None:
-        low_water = after([(10_000, 400, 0.0), (12_000, 400, 0.0)] * ALIKE_ANSWERS_MIN)
-
-        left = int(FAR_SHARE * 10_000) - read_bytes
-        assert low_water.mark_bytes(read_bytes) == max(400, min(GATHER_BYTES_MAX, left))
-
-    @pytest.mark.parametrize(
-        "answers",
-        [
-            [(10_000, 400, 0.0)] * (ALIKE_ANSWERS_MIN - 1),
-            [*[(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN, (4_000, 400, 0.0)],
-            [*[(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN, (10_000, 400, 2 * TOGETHER_S)],
-        ],
-        ids=["too few", "of all lengths", "an ending in pieces"],
-    )
-    def test_else_nothing_is_far(self, answers: list[tuple[int, int, float]]) -> None:
-        low_water = after(answers)
-
-        assert low_water.mark_bytes(0) == low_water.ending_bytes
-
-    def test_other_requests_have_lengths_of_their_own_and_the_same_endings(self) -> None:
-        low_water = after([(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN)
-        low_water.forget_lengths()
-
-        assert low_water.mark_bytes(0) == low_water.ending_bytes == 400
 
 
 def after_a_whole_answer(*steps: bytes | float) -> Script:
@@ -196,27 +133,6 @@ class TestGathering:
 
         assert [len(each.result.text.split()) for each in sent] == [62] * (ALIKE_ANSWERS_MIN + 1)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("streams", "gathers_more"), [(1, True), (CROWD, False)])
-    def test_only_few_streams_risk_that_an_end_is_noticed_late(
-        self, streams: int, gathers_more: bool
-    ) -> None:
-        sent: list[Sent] = []
-        with ScriptedServer(self.like_answers([], last=60)) as server:
-            sender = sender_for(server, sent)
-            sender.begin(streams=streams)
-            for index in range(ALIKE_ANSWERS_MIN):
-                sender.submit(post(index))
-                work(sender)
-            marks = set()
-            sender.submit(post(ALIKE_ANSWERS_MIN))
-            while len(sent) <= ALIKE_ANSWERS_MIN:
-                sender.turn(0.05)
-                marks |= {exchange.connection._wakes_at for exchange in sender._under_way.values()}
-            sender.close()
-
-        assert (max(marks) > sender._low_water.ending_bytes) is gathers_more
-
     def test_without_the_kernels_stamps_every_token_wakes_us(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sender_module, "turn_stamps_on", lambda: None)
         monkeypatch.setattr(connection, "ask_for_stamps", lambda _: None)
@@ -231,69 +147,6 @@ class TestGathering:
             assert not under_way(sender).connection.gathers
             work(sender, until=lambda: bool(under_way(sender).later))
             sender.close()
-
-    @pytest.mark.slow
-    def test_a_shorter_ending_is_found_and_has_the_time_it_came(self) -> None:
-        came: list[float] = []
-
-        def script(peer: Peer) -> None:
-            peer.request()
-            peer.send(ANSWER)
-            peer.request()
-            peer.send(HEAD + token("one"))
-            peer.pause(0.05)
-            peer.send(chunk({"choices": [{"finish_reason": "stop"}]}) + END)
-            came.append(time.perf_counter())
-            peer.request()
-
-        sent, _ = ask(script, times=2)
-
-        assert (sent[1].result.outcome, sent[1].result.text) == (Outcome.OK, "one")
-        # The end was in the kernel before the server's call returned, whenever it was read.
-        assert sent[1].end <= came[0] + 0.001
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("steps", "outcome"),
-        [((5.0,), Outcome.TIMEOUT), ((), Outcome.CUT)],
-        ids=["the server hangs", "the server closes"],
-    )
-    def test_what_lies_unread_when_a_request_fails_is_kept(
-        self, steps: tuple[float, ...], outcome: Outcome
-    ) -> None:
-        script = after_a_whole_answer(HEAD + token("one"), 0.05, token(" two"), *steps)
-        sent, _ = ask(script, times=2, limit_s=0.4)
-
-        assert (sent[1].result.outcome, sent[1].result.text) == (outcome, "one two")
-
-    def test_the_next_request_on_the_connection_is_woken_by_its_first_byte(self) -> None:
-        sent: list[Sent] = []
-        is_over = threading.Event()
-
-        def script(peer: Peer) -> None:
-            for _ in range(2):
-                peer.request()
-                peer.send(HEAD + token("one"))
-                peer.pause(0.02)
-                peer.send(token(" two", "length") + USAGE + END)
-            peer.request()
-            peer.send(HEAD)
-            is_over.wait(2 * PATIENCE_S)
-
-        with ScriptedServer(script) as server:
-            sender = sender_for(server, sent)
-            for index in range(2):
-                sender.submit(post(index))
-                work(sender)
-            sender.submit(post(2))
-            sender.turn(0.0)
-            sender._tidy_at = time.perf_counter() + PATIENCE_S
-            try:
-                work(sender, until=lambda: under_way(sender).response.has_begun)
-            finally:
-                is_over.set()
-                sender.close()
-            assert server.connections == 1
 
     def test_after_a_finish_that_ends_like_the_others_anything_wakes_us(self) -> None:
         sent: list[Sent] = []

@@ -21,7 +21,6 @@ from sending import (
     USAGE,
     answering,
     ask,
-    counted,
     once,
     post,
     sender_for,
@@ -32,10 +31,9 @@ from sending import (
 from processes import eventually
 from speclift.client import sender as sender_module
 from speclift.client.connection import ask_for_stamps, moment_of, receive_stamped
-from speclift.client.exchange import Errand, Sent
+from speclift.client.exchange import Sent
 from speclift.client.sender import Sender
 from speclift.core.records import Outcome
-from speclift.http.message import target_of
 
 CERTIFICATE = Path(__file__).parent.parent / "recorded" / "localhost-test-certificate.pem"
 
@@ -57,24 +55,6 @@ class TestAnswers:
 
         assert sent.result.text == "".join(words) + " end"
         assert sent.result.last_token_s == sent.end
-
-    def test_the_connection_is_kept_for_the_next_request(self) -> None:
-        sent, connections = ask(answering(ANSWER), times=3)
-
-        assert [each.result.outcome for each in sent] == [Outcome.OK] * 3
-        assert connections == 1
-
-    def test_a_connection_that_the_server_closes_is_not(self) -> None:
-        sent, connections = ask(answering(counted("200 OK", b"", "Connection: close")), times=2)
-
-        assert len(sent) == 2
-        assert connections == 2
-
-    def test_an_answer_without_a_length_ends_with_the_connection(self) -> None:
-        body = b'data: {"choices":[{"text":"x","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-        (sent,), _ = ask(once(b"HTTP/1.0 200 OK\r\n\r\n" + body))
-
-        assert (sent.result.outcome, sent.result.text) == (Outcome.OK, "x")
 
 
 class TestLoads:
@@ -142,33 +122,6 @@ class TestLoads:
             assert sender.unsent_count == 0
             sender.close()
 
-    @pytest.mark.parametrize("due_in_s", [None, 2.0], ids=["an answer to come", "a request to send"])
-    def test_nothing_is_waited_for_longer_than_told(
-        self, due_in_s: float | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(sender_module, "TIDY_EVERY_S", 2.0)
-        with ScriptedServer(once(PATIENCE_S)) as server:
-            sender = sender_for(server, [])
-            sender.submit(post(0, None if due_in_s is None else time.perf_counter() + due_in_s))
-            work(sender, until=lambda: due_in_s is not None or server.connections == 1)
-            began = time.perf_counter()
-            sender.turn(0.01)
-            took_s = time.perf_counter() - began
-            sender.close()
-
-        assert took_s < 1.0
-
-    def test_what_falls_due_ends_the_wait_for_an_answer(self) -> None:
-        with ScriptedServer(once(PATIENCE_S)) as server:
-            sender = sender_for(server, [])
-            sender.submit(post(0, time.perf_counter() + 0.02))
-            began = time.perf_counter()
-            sender.turn(2.0)
-            took_s = time.perf_counter() - began
-            sender.close()
-
-        assert took_s < 1.0
-
     def test_what_is_due_but_finds_no_descriptor_does_not_keep_the_processor_busy(self) -> None:
         with ScriptedServer(once(PATIENCE_S)) as server:
             sender = sender_for(server, [], connections_max=1)
@@ -196,37 +149,6 @@ class TestLoads:
 
         assert [each.result.outcome for each in sent] == [Outcome.OK] * 2
         assert sent[1].sent - sent[1].intended >= 0.05
-
-    def test_what_is_abandoned_has_no_result(self) -> None:
-        sent: list[Sent] = []
-        with ScriptedServer(once(5.0, ANSWER)) as server:
-            sender = sender_for(server, sent)
-            for index in range(3):
-                sender.submit(post(index))
-            work(sender, until=lambda: server.connections == 1)
-            sender.abandon()
-
-            assert sender.is_idle
-            sender.close()
-        assert sent == []
-
-    def test_a_large_request_is_sent_whole(self) -> None:
-        sizes: list[int] = []
-
-        def script(peer: Peer) -> None:
-            sizes.append(len(peer.request() or b""))
-            peer.send(ANSWER)
-
-        sent: list[Sent] = []
-        with ScriptedServer(script) as server:
-            sender = sender_for(server, sent)
-            target = target_of("http://127.0.0.1", api_key=None)
-            sender.submit(Errand(0, None, target.request("/v1/completions", b"x" * 20_000_000)))
-            work(sender)
-            sender.close()
-
-        assert sent[0].result.outcome is Outcome.OK
-        assert sizes == [20_000_000]
 
 
 def kernel_stamps() -> bool:
@@ -333,24 +255,3 @@ class TestTls:
 
             assert [each.result.text for each in sent] == ["one two"] * 3
             assert server.connections == 1
-
-    def test_an_early_close_is_a_cut(self) -> None:
-        sent: list[Sent] = []
-        with ScriptedServer(once(HEAD + token("one")), tls=self.serving()) as server:
-            sender = sender_for(server, sent, tls=ssl.create_default_context(cafile=CERTIFICATE))
-            sender.submit(post())
-            work(sender)
-            sender.close()
-
-        assert (sent[0].result.outcome, sent[0].result.text) == (Outcome.CUT, "one")
-
-    def test_a_certificate_nobody_vouches_for_is_refused(self) -> None:
-        sent: list[Sent] = []
-        with ScriptedServer(answering(ANSWER), tls=self.serving()) as server:
-            sender = sender_for(server, sent, tls=ssl.create_default_context())
-            sender.submit(post())
-            work(sender)
-            sender.close()
-
-        assert sent[0].result.outcome is Outcome.DISCONNECTED
-        assert "CERTIFICATE_VERIFY_FAILED" in sent[0].result.error

@@ -10,12 +10,10 @@ import pytest
 from scripted import Peer, ScriptedServer
 from sending import (
     ANSWER,
-    END,
     HEAD,
     PATIENCE_S,
     answering,
     ask,
-    chunk,
     counted,
     free_port,
     once,
@@ -26,63 +24,11 @@ from sending import (
 )
 
 from speclift.client import connection as pool_module
-from speclift.client.connection import Poll, Pool
 from speclift.client.exchange import Sent
 from speclift.core.records import Outcome
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("answer", "error"),
-        [
-            (
-                counted("500 Internal Server Error", b'{"error":{"message":"out of memory"}}'),
-                "500: out of memory",
-            ),
-            (
-                counted("502 Bad Gateway", b"<html><title>Bad Gateway</title><h1>nginx</h1></html>"),
-                "502: Bad Gateway nginx",
-            ),
-            (counted("429 Too Many Requests", b""), "429:"),
-            (
-                counted("307 Temporary Redirect", b"", "Location: https://other.example/v1"),
-                "307: moved to https://other.example/v1",
-            ),
-        ],
-        ids=["JSON", "HTML", "nothing", "a redirect"],
-    )
-    def test_of_http_keep_their_words_and_the_connection(self, answer: bytes, error: str) -> None:
-        sent, connections = ask(answering(answer), times=2)
-
-        assert [each.result.outcome for each in sent] == [Outcome.HTTP_ERROR] * 2
-        assert sent[0].result.error == error
-        assert connections == 1
-
-    def test_in_the_stream_keep_what_came_before(self) -> None:
-        (sent,), _ = ask(answering(HEAD + token("one") + chunk({"error": {"message": "oops"}}) + END))
-
-        assert (sent.result.outcome, sent.result.text) == (Outcome.HTTP_ERROR, "one")
-        assert "oops" in sent.result.error
-
-    def test_bytes_that_are_not_http_are_malformed(self) -> None:
-        (sent,), _ = ask(once(b"SSH-2.0-OpenSSH_9.2\r\n"))
-
-        assert sent.result.outcome is Outcome.MALFORMED
-        assert "not an HTTP answer" in sent.result.error
-
-    @pytest.mark.parametrize(
-        "steps",
-        [(HEAD + token("one"),), (HEAD + token("one"), 0.01, token(" two")[:-9]), (HEAD,), (HEAD[:20],)],
-        ids=["after a token", "within a chunk", "after the head", "within the head"],
-    )
-    def test_an_early_close_is_a_cut(self, steps: tuple[bytes | float, ...]) -> None:
-        (sent,), connections = ask(once(*steps))
-
-        assert sent.result.outcome is Outcome.CUT
-        assert "closed the connection" in sent.result.error
-        assert sent.result.text in ("one", "")
-        assert connections == 1
-
     def test_a_reset_in_mid_stream_is_a_cut_that_keeps_the_text(self) -> None:
         def script(peer: Peer) -> None:
             peer.request()
@@ -95,12 +41,6 @@ class TestErrors:
         assert (sent.result.outcome, sent.result.text) == (Outcome.CUT, "one")
         assert "Reset" in sent.result.error
 
-    def test_a_server_that_hangs_is_a_timeout_that_keeps_what_came(self) -> None:
-        (sent,), _ = ask(once(HEAD + token("one"), 5.0), limit_s=0.2)
-
-        assert (sent.result.outcome, sent.result.text) == (Outcome.TIMEOUT, "one")
-        assert sent.end - sent.sent >= 0.2
-
     def test_a_port_where_nobody_listens_is_disconnected(self) -> None:
         sent: list[Sent] = []
         sender = sender_for(None, sent)
@@ -110,16 +50,6 @@ class TestErrors:
 
         assert sent[0].result.outcome is Outcome.DISCONNECTED
         assert "refused" in sent[0].result.error
-
-    def test_a_name_that_does_not_resolve_is_disconnected(self) -> None:
-        sent: list[Sent] = []
-        sender = sender_for(None, sent, host="no-such-host.invalid")
-        sender.submit(post())
-        work(sender)
-        sender.close()
-
-        assert sent[0].result.outcome is Outcome.DISCONNECTED
-        assert "gaierror" in sent[0].result.error
 
     def test_the_next_address_is_tried_where_one_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         sent: list[Sent] = []
@@ -137,24 +67,6 @@ class TestErrors:
 
             assert [each.result.outcome for each in sent] == [Outcome.OK] * 2
             assert server.connections == 1
-
-    def test_an_address_that_answers_is_tried_first_from_then_on(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            good = (socket.AF_INET, listener.getsockname())
-            bad = (socket.AF_INET, ("127.0.0.1", free_port()))
-            monkeypatch.setattr(pool_module, "resolve", lambda host, port: (bad, good))
-            pool = Pool("localhost", 0, tls=None, poll=Poll())
-            answering_one = pool.connect(tried=1)
-            pool.prefer(answering_one)
-            next_one = pool.connect()
-
-            assert (answering_one.address, next_one.address) == (1, 1)
-            assert pool.tried_with(next_one) == 1
-            assert pool.has_more(tried=1)
-            for connection in (answering_one, next_one):
-                pool.drop(connection)
 
 
 class TestStaleConnections:
@@ -177,12 +89,6 @@ class TestStaleConnections:
         assert connections == 2
         assert sent[1].result.first_token_s is not None
         assert sent[1].result.first_token_s - sent[1].sent >= 0.05
-
-    def test_a_new_connection_that_closes_is_not_replaced(self) -> None:
-        (sent,), connections = ask(lambda peer: (peer.request(), None)[1])
-
-        assert sent.result.outcome is Outcome.DISCONNECTED
-        assert connections == 1
 
     def test_a_second_close_in_a_row_is_a_failure(self) -> None:
         def script(peer: Peer) -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated
-
 import pytest
 
 from speclift.bench.ask import Ask, PlanAsk, ReplayAsk
 from speclift.core.arm import ServerSettings
 from speclift.core.errors import UsageError
 from speclift.core.flags import (
-    RANGE_MAX,
-    Flag,
-    assembled,
     declared_flags,
     read_counts,
-    read_ranges,
     read_size_bytes,
-    read_switch,
 )
 
 UNITS = ("_s", "_tokens", "_bytes")
@@ -63,44 +55,9 @@ def test_a_part_and_what_is_in_it_cannot_both_be_given() -> None:
         Ask.of(server=ServerSettings(threads=2), threads=3)
 
 
-@pytest.mark.parametrize("asked", [Ask, PlanAsk, ReplayAsk])
-def test_no_two_fields_share_a_flat_name(asked: type) -> None:
-    fields = [flag.field for flag in declared_flags(asked)]
-    assert len(fields) == len(set(fields))
-
-
 def test_keys_and_values_cannot_be_typed_twice() -> None:
     with pytest.raises(UsageError, match="--kv-dtype sets keys and values at once"):
         Ask.of(kv_dtype="fp8", kv_type_k="q8_0")
-
-
-@dataclass(frozen=True)
-class Part:
-    low: Annotated[int, Flag("Low.", "Panel", "N")] = 1
-
-
-@dataclass(frozen=True)
-class Whole:
-    high: Annotated[int, Flag("High.", "Panel", "N")]
-    part: Part = field(default_factory=Part)
-    unflagged: int = 0
-
-
-def test_only_what_is_declared_is_a_flag() -> None:
-    assert [flag.key for flag in declared_flags(Whole)] == ["high", "low"]
-    assert assembled(Whole, {"high": 2, "low": 0}) == Whole(high=2, part=Part(low=0))
-    assert assembled(Whole, {"high": 2, "part": Part(low=5)}).part.low == 5
-
-
-@pytest.mark.parametrize(("text", "value"), [("auto", None), ("on", True), ("off", False)])
-def test_a_switch_has_three_places(text: str, value: bool | None) -> None:
-    assert read_switch(text, "--flag") is value
-
-
-@pytest.mark.parametrize("text", ["", "ON", "true", "1"])
-def test_another_word_is_no_place_of_a_switch(text: str) -> None:
-    with pytest.raises(UsageError, match="--flag"):
-        read_switch(text, "--flag")
 
 
 @pytest.mark.parametrize(
@@ -120,9 +77,3 @@ def test_counts_start_at_one_and_stand_once() -> None:
     assert read_counts("2,1,2", "--flag") == (2, 1)
     with pytest.raises(UsageError, match="--flag must be at least 1, saw 0"):
         read_counts("1,0", "--flag")
-
-
-def test_a_range_has_an_end() -> None:
-    assert len(read_ranges(f"1..{RANGE_MAX + 1}", "--flag")) == RANGE_MAX + 1
-    with pytest.raises(UsageError, match="is not a range"):
-        read_ranges(f"1..{RANGE_MAX + 2}", "--flag")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.core.foreign_text import error_text, parse_json
+from speclift.core.foreign_text import error_text
 from speclift.http.message import ResponseReader
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -81,9 +81,3 @@ def test_megabytes_of_it_are_read_in_a_moment(piece: str) -> None:
 def test_whatever_it_is_it_is_text_within_the_limit(text: str, data: bytes) -> None:
     for body in (b"<" + text.encode(), b"{" + data, data):
         assert len(error_text(body, limit=40)) <= 40
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "", '{"a"', "\x00"])
-def test_json_that_cannot_be_read_is_one_kind_of_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        parse_json(text)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samples import provenance, record
-from speclift.core.records import Counters, Outcome, Step
+from samples import record
+from speclift.core.records import Outcome, Step
 
 
 class TestTimes:
@@ -76,31 +76,3 @@ class TestDecodeSteps:
         made = replace(record(), output_tokens=21, accepted=15, steps=(*drafting, *by_chunks))
         # Five steps of four tokens each, and three of them perhaps cut off at the end.
         assert (made.decode_steps, made.told_steps[:5]) == (8, drafting)
-
-
-class TestCounters:
-    def test_only_what_both_readings_hold_has_a_difference(self) -> None:
-        before, after = Counters(values={"a": 1.0, "gone": 5.0}), Counters(values={"a": 4.0, "new": 9.0})
-
-        assert after.since(before).values == {"a": 3.0}
-
-    def test_a_total_is_summed_over_label_sets_of_that_very_name(self) -> None:
-        counters = Counters(values={'a{engine="0"}': 2.0, 'a{engine="1"}': 3.0, "a": 1.0, "ab": 50.0})
-
-        assert counters.total("a") == 6.0
-
-    def test_a_metric_the_engine_does_not_have_is_unknown_not_zero(self) -> None:
-        assert Counters(values={"ab": 1.0}).total("a") is None
-
-
-class TestEnvironment:
-    @pytest.mark.parametrize("field", ["engine", "engine_version", "model_sha256", "prompts_sha256"])
-    def test_names_what_must_agree_before_studies_are_pooled(self, field: str) -> None:
-        changed = provenance(**{field: "other"})
-
-        assert changed.environment()[field] == "other"
-        assert changed.environment() != provenance().environment()
-
-    @pytest.mark.parametrize("changes", [{"argv": ("other",)}, {"seed": 7}, {"model": "another/path.gguf"}])
-    def test_leaves_out_what_may_differ(self, changes: dict[str, object]) -> None:
-        assert provenance(**changes).environment() == provenance().environment()

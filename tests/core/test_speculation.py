@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.core.arm import Arm, baseline_arm
 from speclift.core.document import plain, read
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
@@ -23,9 +22,6 @@ from speclift.core.speculation import (
     Speculation,
     Suffix,
     Synthetic,
-    draft_length,
-    is_lossy,
-    method_name,
 )
 
 lengths = st.integers(1, 64)
@@ -84,58 +80,6 @@ class TestStoredForm:
         text = json.dumps(plain(speculation))
 
         assert read(Speculation, json.loads(text)) == speculation
-
-    def test_reading_leaves_its_input_alone(self) -> None:
-        data = {"kind": "ngram", "variant": "simple", "k": 3, "n": 2, "min_hits": 1}
-
-        read(Speculation, data)
-
-        assert data["kind"] == "ngram"
-
-    def test_an_unknown_kind_is_refused_by_name(self) -> None:
-        with pytest.raises(ValueError, match="'ngrm'"):
-            read(Speculation, {"kind": "ngrm"})
-
-    def test_a_missing_kind_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="missing required field `kind`"):
-            read(Speculation, {"k": 3})
-
-    def test_fields_of_a_later_version_are_refused_by_name(self) -> None:
-        with pytest.raises(ValueError, match="unknown field `width`"):
-            read(Speculation, {"kind": "suffix", "k": 3, "width": 1, "depth": 2})
-
-
-DRAFT = DraftModel(model="tiny.gguf", k=5)
-
-NAMED: list[tuple[Speculation, str, int]] = [
-    (Off(), "off", 0),
-    (DRAFT, "draft", 5),
-    (NGram(k=8), "ngram", 8),
-    (NGram(variant="map-k", k=9), "ngram:map-k", 9),
-    (Suffix(k=7), "suffix", 7),
-    (Head(kind="eagle3", k=2), "eagle3", 2),
-    (Combined(parts=(NGram(k=8), DRAFT)), "ngram+draft", 8),
-    (Synthetic(inner=NGram(k=2), rates=(0.9, 0.5)), "synthetic-ngram", 2),
-]
-
-
-class TestNamesAndLengths:
-    @pytest.mark.parametrize(("speculation", "name", "k"), NAMED)
-    def test_are_those_users_know(self, speculation: Speculation, name: str, k: int) -> None:
-        assert method_name(speculation) == name
-        assert draft_length(speculation) == k
-        assert (Arm(name="x", speculation=speculation).method, Arm(name="x", speculation=speculation).k) == (
-            name,
-            k,
-        )
-
-    @given(speculations)
-    def test_only_a_forced_acceptance_gives_up_the_distribution(self, speculation: Speculation) -> None:
-        assert is_lossy(speculation) == isinstance(speculation, Synthetic)
-
-    def test_only_the_arm_without_speculation_is_the_baseline(self) -> None:
-        assert baseline_arm().is_baseline
-        assert not Arm(name="baseline", speculation=NGram()).is_baseline
 
 
 WRONG: list[tuple[type[Any], dict[str, Any], str]] = [

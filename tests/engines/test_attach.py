@@ -17,10 +17,10 @@ import pytest
 from running import Cli, hosted, records_of
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import AttachSettings
-from speclift.core.errors import EngineError, UsageError
+from speclift.core.errors import EngineError
 from speclift.core.records import Phase
 from speclift.core.speculation import Attached
-from speclift.engines.attach.detect import Facts, llamacpp_facts, sglang_facts
+from speclift.engines.attach.detect import Facts, llamacpp_facts
 from speclift.engines.attach.kind import Attach, AttachedServer
 from speclift.studies.study import Study
 from tls_front import certificate, tls_front
@@ -96,20 +96,6 @@ def test_an_engine_is_known_by_where_it_tells_its_version(pages: Pages, said: st
         assert version(url) == said
 
 
-def test_a_version_page_of_somebody_who_signs_models_otherwise_is_not_vllms() -> None:
-    models = {"data": [{"id": "m", "owned_by": "library"}]}
-    with serving({"/v1/models": models, "/version": {"version": "3.1"}}) as url:
-        assert version(url) == "unknown"
-
-
-@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
-def test_the_address_is_taken_with_and_without_v1(ending: str) -> None:
-    with serving({"/v1/models": MODELS}) as url:
-        server = attach(url + ending)
-        assert server.endpoint.base_url == url
-        assert server.endpoint.model == "m"
-
-
 def test_vllms_metrics_tell_its_cache_and_what_both_servers_must_have_in_common() -> None:
     with serving({"/v1/models": MODELS, "/version": {"version": "0.24.0"}, "/metrics": VLLM_METRICS}) as url:
         server = attach(url)
@@ -159,31 +145,7 @@ def test_llama_cpps_slots_tell_as_much_as_is_certain(slots: Any, facts: Facts) -
     assert llamacpp_facts(slots) == facts
 
 
-def test_sglangs_server_information_tells_its_cache_and_whether_it_speculates() -> None:
-    info = {"max_total_num_tokens": 98328, "speculative_algorithm": "EAGLE", "kv_cache_dtype": "auto"}
-    assert sglang_facts(info) == Facts(speculates=True, kv_tokens=98328, settings={"kv_cache_dtype": "auto"})
-    assert sglang_facts({"speculative_algorithm": None}).speculates is False
-    assert sglang_facts({}) == Facts()
-
-
 # Refusing
-
-
-@pytest.mark.parametrize(
-    ("pages", "words"),
-    [
-        ({}, "/v1/models answered 404"),
-        ({"/v1/models": "<html>It works!</html>"}, "does not list models: '<html>It works!</html>'"),
-        ({"/v1/models": ["m"]}, "does not list models"),
-        ({"/v1/models": {"data": [7]}}, "does not list models"),
-        ({"/v1/models": {"data": []}}, "lists no models"),
-    ],
-)
-def test_what_is_no_openai_compatible_server_is_refused_in_one_line(pages: Pages, words: str) -> None:
-    with serving(pages) as url, pytest.raises(EngineError) as caught:
-        attach(url)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_model_that_is_not_served_is_refused_with_those_that_are() -> None:
@@ -202,15 +164,6 @@ def test_swapped_servers_are_refused_before_anything_is_measured(arm: Arm) -> No
     words = "the baseline, but speculates" if arm.is_baseline else "--spec-url, but does not speculate"
     with serving(pages) as url, pytest.raises(EngineError, match=f"given as {words}; are .* swapped"):
         attach(url, arm=arm)
-
-
-def test_a_key_that_is_not_set_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    with (
-        serving({"/v1/models": MODELS}) as url,
-        pytest.raises(UsageError, match="NO_SUCH_KEY, which is not set"),
-    ):
-        attach(url, api_key_env="NO_SUCH_KEY")
 
 
 # From the command line

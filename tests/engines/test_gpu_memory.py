@@ -31,14 +31,6 @@ def test_is_that_of_the_servers_processes_over_all_gpus(says: Path) -> None:
     assert memory.held(memory.before_launch(), frozenset({11, 12, 14})) == 2530 * MIB
 
 
-def test_where_no_process_is_named_it_is_what_came_on_top(says: Path) -> None:
-    (says / "used").write_text("500\n20\n")
-    memory = GpuMemory()
-    before = memory.before_launch()
-    (says / "used").write_text("4500\n1020\n")
-    assert memory.held(before, frozenset({11})) == 5000 * MIB
-
-
 @pytest.mark.parametrize("is_launch", [True, False])
 def test_and_nobody_can_tell_once_another_server_came_or_went(says: Path, is_launch: bool) -> None:
     (says / "used").write_text("500\n")

@@ -76,29 +76,10 @@ def test_everything_dies_with_a_killed_speclift_even_workers_that_left_the_group
     eventually(lambda: not processes_with(mark), what="nothing is left")
 
 
-@pytest.mark.parametrize("code", [0, 1, 7])
-def test_the_engines_exit_code_is_passed_on(code: int, mark: str, tmp_path: Path) -> None:
-    with start(guarded(mark, tmp_path, "exits", str(code))) as guardian:
-        assert guardian.wait() == code
-
-
-def test_death_by_a_signal_is_passed_on_as_a_shell_would(mark: str, tmp_path: Path) -> None:
-    with start(guarded(mark, tmp_path, "aborts")) as guardian:
-        assert guardian.wait() == 128 + signal.SIGKILL
-
-
 def test_workers_of_an_engine_that_ended_by_itself_are_ended_too(mark: str, tmp_path: Path) -> None:
     with start(guarded(mark, tmp_path, "has-workers", "exits", "3")) as guardian:
         assert guardian.wait() == 3
     assert not processes_with(mark)
-
-
-def test_a_program_that_does_not_exist_gives_127_and_says_which(tmp_path: Path) -> None:
-    missing = str(tmp_path / "no-such-engine")
-    command = [sys.executable, "-IS", str(GUARDIAN), "1", missing]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    assert result.returncode == 127
-    assert missing in result.stderr
 
 
 def test_closing_its_input_ends_the_engine_with_a_polite_signal_first(mark: str, tmp_path: Path) -> None:
@@ -127,14 +108,6 @@ def test_a_stopped_engine_is_ended_too(mark: str, tmp_path: Path) -> None:
         # Whether a stopped process takes SIGTERM or waits for SIGKILL is the kernel's choice.
         assert guardian.wait() > 128
     assert not is_running(engine)
-
-
-def test_sigterm_to_the_guardian_ends_the_engine_in_order(mark: str, tmp_path: Path) -> None:
-    with start(guarded(mark, tmp_path, "has-workers")) as guardian:
-        wait_until_up(tmp_path)
-        guardian.terminate()
-        assert guardian.wait() == 128 + signal.SIGTERM
-    assert not processes_with(mark)
 
 
 def test_an_engine_does_not_outlive_a_killed_guardian(mark: str, tmp_path: Path) -> None:

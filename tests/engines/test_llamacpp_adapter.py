@@ -119,31 +119,10 @@ def test_a_port_taken_before_the_engine_bound_it_is_tried_again_with_another(
     assert urls == [f"http://127.0.0.1:{ports[-1]}"]
 
 
-@pytest.mark.slow
-def test_a_port_that_is_always_taken_fails_after_the_last_try(program: Program, tmp_path: Path) -> None:
-    with pytest.raises(EngineError) as caught:
-        launch(program(bind_failures=99), tmp_path, baseline_arm())
-    assert starts(tmp_path) == BIND_TRIES
-    assert "couldn't bind" in caught.value.log_tail
-
-
-@pytest.mark.slow
-def test_any_other_end_at_start_is_not_tried_again(program: Program, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="ended with code 1") as caught:
-        launch(program(dies_saying="failed to open GGUF file"), tmp_path, baseline_arm())
-    assert starts(tmp_path) == 1
-    assert "failed to open GGUF file" in caught.value.log_tail
-
-
 def test_a_server_that_fell_back_to_no_speculation_is_refused(program: Program, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"needs ngram, .* speculative=\[False\]"):
         launch(program(speculative=False), tmp_path, NGRAM)
     assert starts(tmp_path) == 1
-
-
-def test_a_baseline_that_speculates_is_refused(program: Program, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"needs off, .* speculative=\[True\]"):
-        launch(program(speculative=True), tmp_path, baseline_arm())
 
 
 def test_a_server_that_claims_to_speculate_and_drafts_nothing_is_refused(
@@ -173,12 +152,6 @@ def test_the_version_is_the_line_the_program_prints(said: str, version: str, pro
     assert LlamaCpp(ServerSettings(model="m.gguf"), binary=program(version=said)).version() == version
 
 
-def test_a_program_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="no program at") as caught:
-        LlamaCpp(ServerSettings(model="m.gguf"), binary=str(tmp_path / "nothing"))
-    assert "--llama-server" in caught.value.hint
-
-
 def sparse_file(path: Path, *, size_bytes: int) -> str:
     with path.open("wb") as stream:
         stream.truncate(size_bytes)
@@ -206,8 +179,3 @@ def test_arms_stay_up_side_by_side_only_while_all_their_models_fit_in_memory(
     small = sparse_file(tmp_path / "small.gguf", size_bytes=GIB // 2)
     engine = LlamaCpp(ServerSettings(model=small), binary="sh")
     assert engine.fits_together((baseline_arm(), arm)) is fits
-
-
-def test_arms_on_a_gpu_are_measured_one_after_the_other() -> None:
-    engine = LlamaCpp(ServerSettings(model="missing.gguf", gpu_layers=99), binary="sh")
-    assert engine.fits_together((baseline_arm(), NGRAM)) is False

@@ -121,13 +121,6 @@ def test_every_arm_shares_these_flags_with_context_and_offload_spelt_out() -> No
     )
 
 
-def test_what_was_not_asked_for_is_left_to_the_engine() -> None:
-    assert " ".join(server_flags(ServerSettings(model="m.gguf"), port=1)) == (
-        "--model m.gguf --host 127.0.0.1 --port 1 --ctx-size 2048 --parallel 1"
-        " --metrics --slots --cache-ram 0 --fit off"
-    )
-
-
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_embedded_server_reads_every_flag_with_the_value_given(name: str) -> None:
     speculation, _ = GOLDEN[name]
@@ -137,21 +130,6 @@ def test_the_embedded_server_reads_every_flag_with_the_value_given(name: str) ->
     for flag, value in asked.items():
         seen = read[flag.lstrip("-").replace("-", "_")]
         assert (f"{seen:g}" if isinstance(seen, float) else str(seen)) == value, flag
-
-
-def test_the_embedded_server_reads_what_every_arm_shares() -> None:
-    read = parser().parse_args(server_flags(EVERYTHING, port=8080))
-    assert (read.host, read.port, read.ctx_size, read.parallel) == ("127.0.0.1", 8080, 4096, 4)
-    assert (read.threads, read.threads_batch, read.gpu_layers) == (3, 3, 0)
-    assert (read.cache_type_k, read.cache_type_v, read.fit) == ("q8_0", "q4_0", "off")
-    assert (read.metrics, read.slots, read.cache_ram) == (True, True, 0)
-
-
-def test_the_embedded_server_refuses_a_flag_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parser().parse_args([*server_flags(EVERYTHING, port=8080), "--draft-max", "16"])
-    assert ended.value.code == 2
-    assert "--draft-max" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -169,16 +147,6 @@ def test_the_embedded_server_refuses_a_flag_it_does_not_know(capsys: pytest.Capt
 def test_what_llama_cpp_cannot_do_is_wrong_usage(speculation: Speculation, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         speculation_flags(Arm(name="arm", speculation=speculation))
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_configuration_reported_is_the_flags_by_name(name: str) -> None:
-    arm = Arm(name=name, speculation=GOLDEN[name][0])
-    engine = LlamaCpp(EVERYTHING, binary="sh")  # any program on the path; none is started
-    assert [f"--{key} {value}" for key, value in engine.config(arm).items()] == [
-        f"{flag} {value}"
-        for flag, value in zip(speculation_flags(arm)[::2], speculation_flags(arm)[1::2], strict=True)
-    ]
 
 
 def test_the_command_to_paste_says_llama_server_and_what_was_measured() -> None:
@@ -205,8 +173,3 @@ def test_settings_of_another_engine_are_refused(speculation: Speculation, words:
     with pytest.raises(UsageError) as caught:
         speculation_flags(Arm(name="spec", speculation=speculation))
     assert words in str(caught.value)
-
-
-def test_server_settings_of_another_engine_are_refused() -> None:
-    with pytest.raises(UsageError, match="--tp is not a setting"):
-        server_flags(ServerSettings(model="m.gguf", tp=2), port=1)

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.engines.llamacpp.drafters import LlamaCppDrafters, simple_offers, simple_offers_at
+from speclift.engines.llamacpp.drafters import simple_offers, simple_offers_at
 from speclift.engines.vllm.drafters import first_match_offers, latest_match_offers
 from speclift.replayer.counts import UNLIMITED, Counts, LoggedAnswer, batch_of, walk
-from speclift.replayer.methods import replay_of, settings_for
 
 
 def vllm_draft(text: list[int], k: int, *, n_min: int, n_max: int) -> list[int]:
@@ -141,17 +139,6 @@ class TestLlamaCppSimple:
         slow = [decode(each, lambda text: simple_draft(text, k, n=n), cut_to_budget=True) for each in limited]
         assert_same(walk(batch, offers, k), slow)
 
-    def test_drafts_nothing_where_k_is_below_n(self) -> None:
-        text = list(range(20)) * 3
-        (setting,) = settings_for(
-            ("ngram:simple",), (LlamaCppDrafters(),), engine=None, ks=(2, 3), ngrams=(3,)
-        )
-        rows = [answer_of(text, text)]
-        below, at = replay_of(setting).counts(batch_of(rows), rows)
-
-        assert below.drafting.tolist() == [0]
-        assert at.drafting[0] > 0
-
 
 class TestTheWalk:
     def test_an_answer_that_ends_inside_a_draft_still_took_that_step(self) -> None:
@@ -159,10 +146,3 @@ class TestTheWalk:
         counts = walk(batch, first_match_offers(batch, n_min=2, n_max=2, k_max=8), 8)
 
         assert (counts.steps.tolist(), counts.accepted.tolist()) == ([1], [3])
-
-    @pytest.mark.parametrize("response", [[7], [7, 8]])
-    def test_answers_too_short_to_draft_for_count_plain_steps(self, response: list[int]) -> None:
-        batch = batch_of([answer_of([], response)])
-        counts = walk(batch, first_match_offers(batch, n_min=2, n_max=2, k_max=4), 4)
-
-        assert counts.steps.tolist() == counts.decoded.tolist() == [len(response) - 1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from speclift.core.errors import EngineError
-from speclift.engines.probe import PROBE_TOKENS, judge_probe, probe_body
+from speclift.engines.probe import judge_probe
 
 
 def answer(*, tokens: int, drafted: int, accepted: int) -> dict[str, Any]:
@@ -35,21 +35,3 @@ def test_nothing_drafted_is_no_speculation() -> None:
 def test_a_drafter_that_is_hardly_ever_right_on_copied_text_is_broken(accepted: int) -> None:
     with pytest.raises(EngineError, match=rf"accepted {accepted} of 300 draft tokens"):
         judge_probe(answer(tokens=96, drafted=300, accepted=accepted), arm="draft-k4")
-
-
-def test_synthetic_acceptance_is_not_held_against_the_drafter() -> None:
-    assert "0 of 190" in judge_probe(
-        answer(tokens=96, drafted=190, accepted=0), arm="synthetic-draft-k2", is_forced=True
-    )
-    with pytest.raises(EngineError, match="drafted no token"):
-        judge_probe(answer(tokens=96, drafted=0, accepted=0), arm="synthetic-draft-k2", is_forced=True)
-
-
-def test_an_engine_that_reports_no_counts_cannot_be_judged_and_is_let_through() -> None:
-    assert "no draft counts" in judge_probe({"usage": {"completion_tokens": 96}}, arm="suffix-k4")
-
-
-def test_the_probe_is_greedy_and_carries_what_the_engine_needs() -> None:
-    body = probe_body("a-model", {"cache_prompt": False})
-    assert (body["temperature"], body["max_tokens"], body["cache_prompt"]) == (0, PROBE_TOKENS, False)
-    assert body["model"] == "a-model"

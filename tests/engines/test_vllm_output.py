@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from speclift.core.engine_totals import DRAFTED
-from speclift.core.records import Counters
-from speclift.engines.metrics import parse_counters
 from speclift.engines.vllm.output import (
     effective_settings,
     engine_reason,
     startup_notices,
-    totals_only,
     usage_over_time,
-    without_noise,
 )
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "vllm-0.32.0-draft-without-weights.log"
@@ -59,23 +54,6 @@ def test_the_reason_of_a_recorded_failure_is_the_workers_not_its_echo() -> None:
 )
 def test_the_reason_is_the_last_error_that_is_no_echo(log: str, reason: str | None) -> None:
     assert engine_reason(log) == reason
-
-
-def test_what_a_dying_interpreter_prints_is_left_out() -> None:
-    assert without_noise("why\nnanobind: leaked 4 instances!\n - leaked type\n") == "why"
-
-
-def test_totals_are_kept_and_summed_over_engines_and_the_rest_is_left_out() -> None:
-    metrics = parse_counters(
-        f'{DRAFTED[0]}{{engine="0"}} 5.0\n{DRAFTED[0]}{{engine="1"}} 7.0\n'
-        'vllm:spec_decode_num_draft_tokens_created{engine="0"} 1.7e+09\n'
-        'vllm:e2e_request_latency_seconds_bucket{le="1"} 3\nvllm:num_requests_running{engine="0"} 1\n'
-        "process_cpu_seconds_total 9\n"
-    )
-    kept = totals_only(metrics)
-    assert set(kept.values) == {f'{DRAFTED[0]}{{engine="0"}}', f'{DRAFTED[0]}{{engine="1"}}'}
-    assert kept.total(DRAFTED[0]) == 12
-    assert Counters().total(DRAFTED[0]) is None
 
 
 RECORDED_FOLDER = RECORDED.parent

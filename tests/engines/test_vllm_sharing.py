@@ -10,7 +10,6 @@ import pytest
 
 from speclift.bench.prepare import placed
 from speclift.core.arm import Arm, GpuShare, ServerSettings, baseline_arm
-from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.speculation import DraftModel, NGram
 from speclift.core.user_command import OwnLine
@@ -19,7 +18,6 @@ from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm import kind as vllm_kind
 from speclift.engines.vllm.engine import Vllm, quick_start
 from speclift.engines.vllm.sharing import shares
-from speclift.studies.format import read_engine
 
 GIB = 1 << 30
 H200 = GpuRoom(free_bytes=139 * GIB, total_bytes=140 * GIB)
@@ -33,7 +31,6 @@ DRAFT = {
     "num_hidden_layers": 4,
     "num_key_value_heads": 2,
 }
-DRAFT_KV_PER_TOKEN = 2_048
 # SmolLM2-135M: 30 layers x 3 heads x 64 x 2 of 2 bytes are 23,040 bytes per token.
 KV_PER_TOKEN = 23_040
 CONTEXT = 2048
@@ -85,23 +82,6 @@ def test_a_server_gets_the_kv_cache_that_its_requests_can_fill_at_their_full_con
     assert found.kv_bytes == 64 * (CONTEXT + 16) * KV_PER_TOKEN
 
 
-def test_all_get_as_much_as_the_one_that_needs_most(settings: ServerSettings, tmp_path: Path) -> None:
-    draft = drafting(tmp_path)
-    share = engine(settings).share((baseline_arm(), NGRAM, draft))
-    assert share is not None
-    assert share.kv_bytes == 64 * (CONTEXT + 16) * (KV_PER_TOKEN + DRAFT_KV_PER_TOKEN)
-
-
-@pytest.mark.parametrize(("free_gib", "fits"), [(139, True), (21, True), (12, False), (1, False)])
-def test_four_fit_where_nine_tenths_of_what_is_free_hold_them(
-    free_gib: int, fits: bool, settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each takes 4.4 GiB: 3 of them KV."""
-    monkeypatch.setattr(vllm, "gpu_room", lambda: replace(H200, free_bytes=free_gib * GIB))
-    arms = (baseline_arm(), *(replace(NGRAM, name=f"ngram-{index}") for index in range(3)))
-    assert engine(settings).fits_together(arms) is fits
-
-
 def test_what_was_measured_on_an_h200_is_what_is_expected(settings: ServerSettings, tmp_path: Path) -> None:
     """18,552 MiB for a baseline, two look-ups and a draft of 4 layers."""
     arms = (baseline_arm(), NGRAM, replace(NGRAM, name="other"), drafting(tmp_path))
@@ -128,14 +108,6 @@ def test_where_it_cannot_be_known_or_the_user_divides_nothing_is_divided(
     assert shares(other, (baseline_arm(), NGRAM)) is None
     assert not engine(other).fits_together((baseline_arm(), NGRAM))
     assert engine(other).share((baseline_arm(), NGRAM)) is None
-
-
-def test_without_a_driver_servers_follow_one_another(
-    settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm, "gpu_room", lambda: None)
-    assert not engine(settings).fits_together((baseline_arm(), NGRAM))
-    assert engine(settings).share((baseline_arm(), NGRAM)) is None
 
 
 def words_of(settings: ServerSettings, arm: Arm) -> list[str]:
@@ -176,21 +148,6 @@ def test_what_shared_a_gpu_and_no_longer_does_has_it_for_itself(settings: Server
     assert spec == spec_of(settings)
 
 
-def test_in_a_search_each_candidate_beside_a_baseline_is_enough(
-    settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm, "gpu_room", lambda: replace(H200, free_bytes=12 * GIB))
-    arms = (baseline_arm(), *(replace(NGRAM, name=f"ngram-{index}") for index in range(5)))
-    assert placed(spec_of(settings), arms, None, searches=True)[1]
-    assert not placed(spec_of(settings), arms, None)[1]
-
-
-def test_a_share_is_kept_with_the_study(settings: ServerSettings) -> None:
-    spec, _ = placed(spec_of(settings), (baseline_arm(), NGRAM), True)
-    assert read_engine(json.loads(json.dumps(plain_object(spec)))) == spec
-    assert spec.settings.shared_gpu is not None
-
-
 @pytest.mark.parametrize(
     ("said", "memory"),
     [
@@ -209,17 +166,6 @@ def test_the_drivers_answer_is_read(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert gpu_room() == memory
     assert "--id=2" in (tmp_path / "asked").read_text()
-
-
-def test_a_driver_that_fails_or_is_not_there_tells_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_room() is None
-    driver = tmp_path / "nvidia-smi"
-    driver.write_text("#!/bin/sh\nexit 9\n")
-    driver.chmod(0o755)
-    assert gpu_room() is None
 
 
 FORK = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.core.engine_facts import metrics_of_engines
 from speclift.engines.llamacpp.dialect import tables as llamacpp
 from speclift.engines.named import known_dialects
 from speclift.engines.vllm.dialect import tables as vllm
@@ -24,7 +23,6 @@ from speclift.linter.rows import (
     Row,
     Status,
     ValueKind,
-    by_name,
     tables_of,
 )
 
@@ -60,15 +58,6 @@ TABLES = [
 
 
 class TestTheTable:
-    def test_a_name_has_one_row(self) -> None:
-        row = Row("a", ValueKind.INT, (0, 8, 2))
-
-        with pytest.raises(ValueError, match="b has two rows"):
-            by_name(
-                (row, Row("b", ValueKind.INT, (1,)), Row("c", ValueKind.INT, (1,), aliases=("b",))),
-                source="x",
-            )
-
     @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.engine} {table.thing}")
     def test_lifetimes_run_forward_and_every_row_says_where_it_is_from(self, table: NameTable) -> None:
         for row in table:
@@ -78,36 +67,6 @@ class TestTheTable:
             assert row.dead_since is None or row.since < row.dead_since, row.name
             assert row.source, row.name
             assert set(row.methods) <= METHODS.rows.keys()
-
-    def test_a_file_of_facts_says_the_same_in_three_forms(self) -> None:
-        file = tomllib.loads("""
-            [flags]
-            thing = "flag"
-            source = "the manual"
-            prefix = "--"
-            short = { b = "-b" }
-            [flags.row.--a]
-            kind = "choice"
-            since = "0.4.0"
-            choices = { "0.4.0" = "one two", "0.5.0-0.6.0" = "three" }
-            old = { "0.3.0-0.6.0" = "-a" }
-            [[flags.alike]]
-            kind = "text"
-            note = "gone with V0"
-            names = { "0.4.0-0.6.0" = "--x --y" }
-            [flags.listed."0.5.0-0.6.1"]
-            int = "b"
-            cli-switch = "d"
-            """)
-        table = tables_of(file, engine="Tiny", where="tiny.toml")["flags"]
-
-        assert list(table.rows) == ["--a", "-a", "--x", "--y", "--b", "-b", "--d"]
-        assert table["--a"].choices_at((0, 4, 0)) == ["one", "two"]
-        assert table["-a"].today == "--a"
-        assert (table["--y"].note, table["--y"].gone) == ("gone with V0", (0, 6, 0))
-        assert table["--d"] == Row(
-            "--d", ValueKind.SWITCH, (0, 5, 0), (0, 6, 1), program="cli", source="the manual"
-        )
 
     @pytest.mark.parametrize(
         ("line", "said"),
@@ -126,21 +85,6 @@ class TestTheTable:
         with pytest.raises(ValueError, match=re.escape(said)):
             tables_of({"flags": section}, engine="Tiny", where="tiny.toml")
 
-    def test_the_metrics_of_every_engine_load_and_a_fault_is_named(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert [file.engine for file in metrics_of_engines()] == [
-            "vllm",
-            "llamacpp",
-            "sglang",
-            "tensorrt-llm",
-        ]
-        monkeypatch.setattr(
-            "speclift.core.engine_facts.engine_facts", lambda path: {"engine": path, "page": 1}
-        )
-        with pytest.raises(ValueError, match=r"metrics\.toml: .*page"):
-            metrics_of_engines.__wrapped__()
-
     def test_a_row_knows_its_life_in_every_release(self) -> None:
         row = Row("a", ValueKind.INT, (5,), (9,), earlier=(((1,), (3,)),), dead_since=(7,))
 
@@ -149,35 +93,6 @@ class TestTheTable:
         assert lives == [coming, there, there, gone, gone, there, there, dead, dead, gone]
         assert [row.comes_after((release,)) for release in (0, 1, 4, 9)] == [(1,), (5,), (5,), None]
         assert [row.gone_by((release,)) for release in (2, 3, 8, 9)] == [None, (3,), (3,), (9,)]
-
-    def test_keys_come_and_go(self) -> None:
-        assert "disable_by_batch_size" in KEYS.names_at((0, 16, 0))
-        assert "disable_by_batch_size" not in KEYS.names_at((0, 17, 0))
-        assert "draft_sample_method" not in KEYS.names_at((0, 20, 2))
-        assert KEYS.names_at((0, 8, 1)) == ()
-
-    def test_methods_come_go_and_come_back(self) -> None:
-        assert [METHODS.holds("draft_model", (0, minor, 0)) for minor in (9, 10, 14, 15)] == [
-            True,
-            False,
-            False,
-            True,
-        ]
-
-    @pytest.mark.parametrize(
-        ("method", "since", "before"),
-        [
-            ("mtp", (0, 11, 0), (0, 10, 2)),
-            ("suffix", (0, 11, 1), (0, 11, 0)),
-            ("ngram_gpu", (0, 18, 0), (0, 17, 1)),
-            ("dflash", (0, 20, 0), (0, 19, 1)),
-            ("custom_class", (0, 22, 0), (0, 21, 0)),
-            ("dspark", (0, 25, 0), (0, 24, 0)),
-        ],
-    )
-    def test_a_method_begins(self, method: str, since: Release, before: Release) -> None:
-        assert METHODS[method].holds(since)
-        assert not METHODS[method].holds(before)
 
 
 class TestWhichMethod:
@@ -197,9 +112,6 @@ class TestWhichMethod:
     )
     def test_vllm_takes_it_for(self, config: dict[str, object], method: str) -> None:
         assert method_of(config, NEWEST) == method
-
-    def test_a_family_name_was_a_method_of_its_own_before_0_11(self) -> None:
-        assert method_of({"method": "deepseek_mtp"}, (0, 10, 0)) == "deepseek_mtp"
 
 
 class TestValues:
@@ -222,12 +134,6 @@ class TestValues:
 
         assert found.flag == f"speculative_config.{key}"
         assert said in found.message
-
-    def test_a_null_is_the_same_as_an_absent_key(self) -> None:
-        assert statuses({**DRAFT, "disable_by_batch_size": None}) == statuses(DRAFT)
-
-    def test_dashes_in_keys_are_vllms_to_normalise(self) -> None:
-        assert statuses({"model": "org/draft", "num-speculative-tokens": 5}) == statuses(DRAFT)
 
     def test_a_key_never_heard_of_names_the_nearest(self) -> None:
         found = only(Status.UNKNOWN, {**DRAFT, "num_speculative_token": 5})
@@ -264,10 +170,6 @@ class TestCombinations:
     def test_vllm_refuses(self, config: dict[str, object], key: str) -> None:
         assert only(Status.CONFLICT, config).flag == f"speculative_config.{key}"
 
-    def test_suffix_and_a_head_with_a_model_may_leave_k_out(self) -> None:
-        assert Status.CONFLICT not in statuses({"method": "suffix"}).values()
-        assert statuses({"method": "mtp", "model": "org/head"})["num_speculative_tokens"] is Status.RISKY
-
     @pytest.mark.parametrize(
         ("draft", "target", "release", "status"),
         [
@@ -285,11 +187,6 @@ class TestCombinations:
 
         assert statuses(config, release, tensor_parallel=target)["draft_tensor_parallel_size"] is status
 
-    def test_a_head_may_run_on_one_gpu(self) -> None:
-        config = {"method": "eagle3", **DRAFT, "draft_tensor_parallel_size": 1}
-
-        assert statuses(config, tensor_parallel=4)["draft_tensor_parallel_size"] is Status.OK
-
     def test_the_trap_key_points_at_the_right_one(self) -> None:
         found = only(Status.RENAMED, {**DRAFT, "tensor_parallel_size": 2})
 
@@ -305,11 +202,6 @@ class TestCombinations:
         found = only(Status.DEAD, {**DRAFT, "prompt_lookup_max": 4})
 
         assert "ngram" in found.message
-
-    def test_suffix_needs_a_package(self) -> None:
-        found = only(Status.RISKY, {"method": "suffix"}, has_async_scheduling=False)
-
-        assert "arctic-inference" in str(found.replacement)
 
     def test_ngram_and_a_baseline_differ_in_more_than_speculation(self) -> None:
         assert "async scheduling" in only(Status.RISKY, NGRAM).message
@@ -352,18 +244,6 @@ class TestCombinations:
 
 
 class TestTheSchedule:
-    @pytest.mark.parametrize(
-        "schedule",
-        [
-            [[1, 8, 5]],
-            [[1, 8, 5], [9, 9, 0]],
-            [(9, 20, 0), (1, 8, 5)],  # vLLM sorts
-            [[1, 2, 5], [10, 20, 3]],  # a gap carries the k before it
-        ],
-    )
-    def test_vllm_takes(self, schedule: object) -> None:
-        assert schedule_fault(schedule) is None
-
     @pytest.mark.parametrize(
         ("schedule", "said"),
         [
