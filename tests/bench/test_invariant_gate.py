@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from installing import installed
 from running import FAST
@@ -114,24 +113,3 @@ def test_servers_that_do_not_start_so_leave_it_as_it_was_and_say_why(tmp_path: P
     gate = settled(tmp_path, "crash_on_start=true")
     assert gate.result is Result.INCONCLUSIVE
     assert any("batch-invariant kernels were not asked: no server started" in note for note in gate.notes)
-
-
-def test_an_engine_without_such_kernels_is_not_asked(tmp_path: Path) -> None:
-    gate = open_gate()
-    assert settled(tmp_path, kind="fake", gate=gate) is gate
-
-
-@pytest.mark.usefixtures("tiny")
-def test_what_is_settled_is_not_asked_again(tmp_path: Path) -> None:
-    gate = open_gate()
-    greedy = gate.arms[0].greedy
-    passed = structs.replace(greedy, result=Result.PASS)
-    done = structs.replace(gate, arms=(structs.replace(gate.arms[0], greedy=passed),))
-    assert settled(tmp_path, gate=done) is done
-
-
-@pytest.mark.usefixtures("tiny")
-def test_three_launches_that_do_not_fit_the_time_are_not_begun(tmp_path: Path) -> None:
-    gate = settled(tmp_path, limit_s=2.0)
-    assert gate.result is Result.INCONCLUSIVE
-    assert "3 launches did not fit" in gate.notes[-1]

@@ -70,14 +70,6 @@ def test_what_cannot_pay_is_not_measured_on(cli: Cli, tmp_path: Path) -> None:
     assert sent(tmp_path / "s") < everything(tmp_path / "s") / 2
 
 
-def test_fixed_sends_everything_and_measure_does_too(cli: Cli, tmp_path: Path) -> None:
-    shape = ("--segment", "chat", "--requests", 6, *PAYS, "--max-tokens", 8, "--launches", 2)
-    cli("decide", "--fixed", *shape, "--verify", "off", "--study", "fixed")
-    cli("measure", *shape, "--study", "measured")
-    for name in ("fixed", "measured"):
-        assert sent(tmp_path / name) == everything(tmp_path / name) == 24
-
-
 def test_the_same_records_give_the_same_looks_and_verdict_whatever_their_order(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -104,11 +96,3 @@ def test_servers_that_are_there_are_looked_at_on_their_one_launch(cli: Cli, tmp_
     with Study.open(tmp_path / "s") as study:
         assert set(lap_rounds(study)) == {0}
     assert sent(tmp_path / "s") < everything(tmp_path / "s")
-
-
-def test_arms_that_are_up_one_at_a_time_are_looked_at_after_each_round(cli: Cli, tmp_path: Path) -> None:
-    result = cli("decide", *TWO_SEGMENTS, *PAYS, *SHAPE, "--side-by-side", "off")
-    assert result.code in {0, 5}
-    with Study.open(tmp_path / "s") as study:
-        assert lap_rounds(study) == list(range(len(lap_rounds(study))))
-    assert set(measured_places(records_of(tmp_path / "s"))) == planned_places(tmp_path / "s")

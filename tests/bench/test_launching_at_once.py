@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from processes import processes_with
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
@@ -83,14 +82,6 @@ def test_an_arm_that_does_not_start_leaves_the_others_running(tmp_path: Path) ->
         )
         assert "ngram-k2" not in {record.place.arm for record in made.records()}
         assert {launch.arm for launch, _ in made.launches() if launch.failure} == {"ngram-k2"}
-
-
-def test_a_lost_baseline_ends_every_start(tmp_path: Path) -> None:
-    with study(tmp_path / "s") as made:
-        run = StudyRun(made, Counting(made.engine.settings, fails=BASELINE), observer=Observer())
-        with pytest.raises(EngineError, match="the baseline did not start: no room"):
-            asyncio.run(run.run())
-        assert processes_with(MARK) == {}
 
 
 def test_the_next_launch_is_judged_by_the_last_round_and_not_by_the_one_that_filled_the_caches(

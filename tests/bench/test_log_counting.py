@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from byte_tokenizer import write_byte_tokenizer
 from speclift.bench.ask import ReplayAsk
 from speclift.bench.log_counting import (
-    COMPARED_MAX,
     SEGMENTS_MAX,
     ShardCounter,
     ShardTotals,
@@ -119,27 +117,6 @@ class TestAnyCut:
         parts = [written(tmp_path / f"{number}", [entry]) for number, entry in enumerate(log)]
 
         assert document(parts, ask) == document([written(tmp_path / "whole", log)], ask)
-
-    def test_of_texts_and_ids_beside_each_other_gives_the_same(self, tmp_path: Path) -> None:
-        """Whether ids are held against the tokenizer hangs on no other entry."""
-        tokenizer = write_byte_tokenizer(tmp_path / "tokenizer")
-        ids = {"prompt_token_ids": [1, 2], "response_token_ids": [70_000, 3]}
-        text = {"prompt": "say it", "response": "it it it", "response_token_ids": [105, 116]}
-        log = [ids, text, ids, {"prompt": "say it", "response": "it it it"}] * 30
-        ask = ReplayAsk(ks=(2,), ngrams=(2,), tokenizer=tokenizer)
-        parts = [written(tmp_path / f"{number}", log[number * 7 : number * 7 + 7]) for number in range(18)]
-
-        assert document(parts, ask) == document([written(tmp_path / "whole", log)], ask)
-
-    def test_compares_the_first_answers_of_the_log_alone(self, tmp_path: Path) -> None:
-        tokenizer = write_byte_tokenizer(tmp_path / "tokenizer")
-        agrees = {"prompt": "x", "response": "ab", "response_token_ids": [97, 98]}
-        differs = {"prompt": "x", "response": "ab", "response_token_ids": [1, 2]}
-        ask = ReplayAsk(ks=(2,), ngrams=(2,), tokenizer=tokenizer)
-        log = [differs] * COMPARED_MAX + [agrees] * 500
-        halves = [written(tmp_path / "a", log[:20]), written(tmp_path / "b", log[20:])]
-
-        assert document(halves, ask) == document([written(tmp_path / "whole", log)], ask)
 
 
 def test_too_many_segments_are_too_many_in_all_parts_together(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +17,9 @@ import speclift as api
 from corrupting_proxy import proxy
 from running import FAST, Cli, fake_flags
 from speclift.bench import gate_study
-from speclift.bench.asking import ask, read_answer
-from speclift.bench.gate_run import scorer_for
 from speclift.bench.soak_gate import SOAK_MIN_S
-from speclift.core.arm import Endpoint
-from speclift.core.errors import EngineError, UsageError
-from speclift.core.traffic import Message, Request
-from speclift.http.client import posted_json
-from speclift.lossless.gate import Result
-from speclift.lossless.questions import Question
 
 SIZE = ("--requests", 8, "--max-tokens", 32, "--detect", 0.05)
-QUESTION = Question(
-    case="q", request=Request(id="q", messages=(Message(role="user", content="Hi"),)), temperature=0.0, seed=1
-)
-
-
-STREAMED = replace(QUESTION, stream=True)
 
 
 @contextmanager
@@ -162,15 +146,6 @@ def test_wrong_usage_says_so(arguments: tuple[str, ...], said: str, cli: Cli) ->
     assert said in result.stderr
 
 
-def test_dry_run_prints_the_servers_and_starts_none(cli: Cli) -> None:
-    result = cli("verify", *fake_flags(), "--dry-run")
-    assert result.code == 0
-    assert [line for line in result.stdout.splitlines() if line.startswith("#")] == [
-        "# baseline",
-        "# ngram-k4",
-    ]
-
-
 class TestSampledText:
     """The fake's token mode: a language of known probabilities, drafts verified by a reference sampler."""
 
@@ -199,12 +174,6 @@ class TestSampledText:
         result = cli("verify", *truths, *self.FLAGS, "--temperature", 0.7)
         assert result.code == 0, result.stderr
 
-    @pytest.mark.slow
-    def test_scoring_with_ids_that_do_not_exist_is_refused_as_a_server_would(self) -> None:
-        body = {"prompt": [1, 999_999], "prompt_logprobs": 3}
-        with fake_server("flavour=vllm", "sampler=rejection") as url, pytest.raises(EngineError, match="400"):
-            asyncio.run(posted_json(f"{url}/v1/completions", body))
-
 
 class TestServersAlreadyRunning:
     @pytest.mark.slow
@@ -220,13 +189,6 @@ class TestServersAlreadyRunning:
         assert result.code == code, result.stderr
         assert result.document["result"] == ("fail" if code else "pass")
 
-    @pytest.mark.slow
-    def test_a_dead_server_is_an_error_with_its_address(self, fake_url: str, cli: Cli) -> None:
-        urls = ("--engine", "attach", "--baseline-url", fake_url, "--spec-url", "http://127.0.0.1:9")
-        result = cli("verify", *urls, *SIZE, "--temperature", 0)
-        assert result.code == 1
-        assert "http://127.0.0.1:9" in result.stderr
-
 
 class TestDecide:
     SIZE = ("--segment", "verbatim-rewrite", "--requests", 8, "--max-tokens", 32, "--launches", 2)
@@ -238,19 +200,6 @@ class TestDecide:
         assert lossless["result"] == "pass"
         assert lossless["depth"] == "records"
         assert lossless["wall_s"] < 5
-
-    @pytest.mark.slow
-    def test_wrong_tokens_change_the_verdict_and_stand_in_the_report(self, cli: Cli, tmp_path: Path) -> None:
-        result = cli(
-            "decide", *self.SIZE, *fake_flags("spec.wrong_token_share=0.01"), "--json", "--study", "s"
-        )
-        assert result.code == 6, result.stderr
-        assert result.document["verdict"] == "output-changed"
-        assert 'class="sides"' in (tmp_path / "s" / "report.html").read_text()
-        assert "changes what the model answers" in result.stderr
-        again = cli("compare", "s", "--json")
-        assert again.code == 6
-        assert again.document["lossless"]["result"] == "fail"
 
     @pytest.mark.slow
     @pytest.mark.parametrize("flags", [("--verify", "off"), ("--no-verify",)])
@@ -282,63 +231,8 @@ class TestDecide:
         assert "output-changed" in {finding["check"] for finding in document["findings"]}
         assert document["winner"] is None or document["winner"]["arm"] == "ngram-k4"
 
-    def test_an_unknown_mode_is_named_with_the_nearest(self, cli: Cli) -> None:
-        result = cli("decide", "--verify", "ful", *fake_flags())
-        assert result.code == 2
-        assert "Did you mean 'full'?" in result.stderr
-
 
 class TestThePythonApi:
-    @pytest.mark.slow
-    @pytest.mark.usefixtures("threads")
-    def test_verify_returns_the_gate(self) -> None:
-        gate = api.verify(
-            engine="fake", engine_args=FAST, temperatures=(0.0,), requests=8, max_tokens=32, detect=0.05
-        )
-        assert gate.result is Result.PASS
-
     def test_the_verbs_stay_callable_after_their_packages_were_imported(self) -> None:
         assert callable(api.verify)
         assert callable(api.decide)
-
-    def test_a_wrong_mode_is_refused_before_anything_runs(self) -> None:
-        with pytest.raises(UsageError, match="unknown value of --verify 'never'"):
-            api.decide(engine="fake", verify="never")
-
-
-class TestAnswers:
-    def test_a_stream_without_an_end_is_a_failure(self) -> None:
-        text = b'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n'
-        assert read_answer(STREAMED, text).error == "the stream ended without a finish_reason"
-
-    def test_an_error_inside_a_stream_is_a_failure(self) -> None:
-        assert "out of memory" in read_answer(STREAMED, b'data: {"error": "out of memory"}\n\n').error
-
-    @pytest.mark.parametrize("payload", [[], {}, {"choices": []}, {"choices": ["x"]}])
-    def test_an_answer_without_choices_is_a_failure(self, payload: object) -> None:
-        assert read_answer(QUESTION, json.dumps(payload).encode()).error.startswith("no choices")
-
-    def test_the_older_form_of_log_probabilities_is_read(self) -> None:
-        payload = {
-            "choices": [
-                {
-                    "text": " a b",
-                    "finish_reason": "length",
-                    "logprobs": {
-                        "tokens": [" a", " b"],
-                        "token_logprobs": [-0.1, -0.2],
-                        "top_logprobs": [{" a": -0.1, " c": -2.0}, {" b": -0.2}],
-                    },
-                }
-            ]
-        }
-        found = read_answer(QUESTION, json.dumps(payload).encode())
-        assert [said.data for said in found.said] == [b" a", b" b"]
-        assert found.said[0].choices[1].logprob == -2.0
-
-    def test_a_server_that_is_not_there_is_an_answer_with_an_error(self) -> None:
-        endpoint = Endpoint(base_url="http://127.0.0.1:9", model="m")
-        assert not asyncio.run(ask(endpoint, QUESTION)).is_ok
-
-    def test_a_server_that_cannot_score_is_said_to(self, fake_url: str) -> None:
-        assert asyncio.run(scorer_for(Endpoint(base_url=fake_url, model="fake"))) is None

@@ -12,7 +12,6 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
 from speclift.core.results import Decision
 from speclift.core.speculation import NGram
-from speclift.core.traffic import Concurrency
 from speclift.studies.merge import merged_records
 from speclift.studies.study import Study
 from speclift.verbs.judge import judge
@@ -56,11 +55,6 @@ def rounds_of(records: Any, arm: str) -> set[int]:
 
 
 class TestLikeStudies:
-    def test_one_study_is_passed_through_unchanged(self, make: Make) -> None:
-        study = make(BASELINE, NGRAM.name)
-
-        assert merged_records([study]) == study.records()
-
     def test_the_same_arms_extend_each_other_by_rounds_of_other_launches(self, make: Make) -> None:
         merged = merged_records([make(BASELINE, NGRAM.name), make(BASELINE, NGRAM.name, rounds=2)])
 
@@ -73,23 +67,6 @@ class TestLikeStudies:
 
         assert rounds_of(merged, BASELINE) == rounds_of(merged, NGRAM.name) == {0, 1, 2}
         assert len({r.place.launch for r in merged}) == 6
-
-    def test_such_pairs_extend_each_other_too(self, make: Make) -> None:
-        merged = merged_records([make(BASELINE), make(NGRAM.name), make(BASELINE), make(NGRAM.name)])
-
-        assert rounds_of(merged, BASELINE) == rounds_of(merged, NGRAM.name) == set(range(6))
-
-    def test_a_third_arm_measured_later_pairs_with_its_own_baseline(self, make: Make) -> None:
-        merged = merged_records([make(BASELINE, NGRAM.name), make(BASELINE, OTHER.name)])
-
-        assert rounds_of(merged, NGRAM.name) == {0, 1, 2}
-        assert rounds_of(merged, OTHER.name) == {3, 4, 5}
-
-    def test_a_study_without_records_adds_nothing(self, make: Make) -> None:
-        full, empty = make(BASELINE, NGRAM.name), make()
-
-        assert merged_records([full, empty]) == full.records()
-        assert {r.place.round for r in merged_records([empty, full])} == {0, 1, 2}
 
     def test_no_record_is_lost_or_doubled(self, make: Make) -> None:
         studies = [make(BASELINE, NGRAM.name), make(NGRAM.name, rounds=1), make(BASELINE)]
@@ -160,25 +137,8 @@ class TestUnlikeStudies:
         with pytest.raises(StudyError, match="engine_version: 1 / 2; model_sha256: m / n"):
             merged_records([make(BASELINE), other])
 
-    def test_the_odd_one_is_found_in_any_place(self, make: Make) -> None:
-        with pytest.raises(StudyError, match="threads"):
-            merged_records([make(NGRAM.name), make(BASELINE), make(BASELINE, engine=engine_spec(threads=2))])
-
     def test_the_same_study_twice_is_no_evidence(self, make: Make) -> None:
         study = make(BASELINE, NGRAM.name)
 
         with Study.open(study.path) as again, pytest.raises(StudyError, match="is given twice"):
             merged_records([study, again])
-
-    @pytest.mark.parametrize(
-        "parts",
-        [
-            {"provenance": provenance(seed=3, argv=("other",), model="elsewhere/m.gguf")},
-            {"engine": engine_spec(model="elsewhere/m.gguf")},
-            {"plan": plan(requests=(request("p1"), request("another")))},
-            {"plan": plan(loads=(Concurrency(streams=8),)), "engine": engine_spec(slots=8)},
-        ],
-        ids=["seed, arguments and path", "path of the model", "other prompts beside", "other loads"],
-    )
-    def test_what_may_differ_does_not_stop_them(self, make: Make, parts: dict[str, Any]) -> None:
-        assert merged_records([make(BASELINE), make(BASELINE, **parts)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import Experiment, prepare
 from speclift.bench.search_study import prospect
-from speclift.core.errors import UsageError
 
 
 @pytest.fixture
@@ -67,14 +65,6 @@ def test_a_method_that_cannot_schedule_ahead_does_not_take_it_from_the_baseline(
     assert "a cost of speculation" in said.message
 
 
-def test_a_control_is_not_what_users_paste_and_has_no_drafts(gpu_python: str) -> None:
-    made = prepared(gpu_python, methods=("ngram,n=3",), ks=(3,))
-    (control,) = [arm for arm in made.plan.arms if arm.is_control]
-    assert "--speculative-config" not in made.engine.command(control, port=0)
-    winner = made.engine.configurations(made.plan.arms[1])["command"]
-    assert not SCHEDULING & set(winner.split())
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -86,11 +76,6 @@ def test_who_asked_for_it_off_has_it_off_and_needs_no_control(gpu_python: str, a
     made = prepared(gpu_python, methods=("ngram,n=3",), **asked)
     assert list(scheduling_of(made).values()) == [{"--no-async-scheduling"}] * 2
     assert made.findings == ()
-
-
-def test_a_vllm_that_never_schedules_ahead_by_itself_has_no_control(tmp_path: Path) -> None:
-    made = prepared(interpreter(tmp_path, "vllm 0.13.0"), methods=("ngram,n=3",))
-    assert [arm.name for arm in made.plan.arms if arm.is_control] == []
 
 
 def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None:
@@ -108,11 +93,6 @@ def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None
     made = found
     assert not any(arm.is_control for arm in made.plan.arms)
     assert all(not words for words in scheduling_of(made).values())
-
-
-def test_asking_for_what_a_method_cannot_do_is_wrong_usage(gpu_python: str) -> None:
-    with pytest.raises(UsageError, match="cannot run with --async-scheduling"):
-        prepared(gpu_python, methods=("ngram,n=3",), async_scheduling=True)
 
 
 def test_a_version_that_drafts_outside_cuda_graphs_is_forewarned(gpu_python: str) -> None:
@@ -135,18 +115,6 @@ def test_draft_settings_reach_drafts_and_nothing_else(gpu_python: str) -> None:
     assert [config.get("quantization") for config in configs] == [None, "fp8", "fp8", None]
     assert [config.get("draft_tensor_parallel_size") for config in configs] == [None, 2, 2, None]
     assert all("--tensor-parallel-size" in command_of(made, index) for index in range(4))
-
-
-def test_a_draft_on_fewer_gpus_than_its_target_is_refused(gpu_python: str) -> None:
-    with pytest.raises(UsageError, match="needs the target's size"):
-        prepared(gpu_python, drafts=("org/draft",), tp=2, draft_tps=(1,))
-
-
-def test_a_schedule_by_batch_size_is_passed_on(gpu_python: str) -> None:
-    key = "num_speculative_tokens_per_batch_size"
-    made = prepared(gpu_python, methods=(f"ngram,n=3,k=5,{key}=[[1,8,5],[9,64,0]]",))
-    words = command_of(made, 1)
-    assert json.loads(words[words.index("--speculative-config") + 1])[key] == [[1, 8, 5], [9, 64, 0]]
 
 
 @pytest.mark.parametrize(("together", "expected"), [(None, False), (True, True), (False, False)])

@@ -12,7 +12,7 @@ import pytest
 
 from byte_tokenizer import write_byte_tokenizer
 from speclift.bench import log_counting as pipeline
-from speclift.core.errors import ModelError, UsageError
+from speclift.core.errors import UsageError
 from speclift.replayer.result import ReplayedSegment, ReplayResult
 from speclift.verbs.replay import replay
 
@@ -41,10 +41,6 @@ def copying(**fields: Any) -> dict[str, Any]:
     return {"prompt_token_ids": PHRASE, "response_token_ids": PHRASE, "temperature": 0, **fields}
 
 
-def inventing(start: int, **fields: Any) -> dict[str, Any]:
-    return copying(response_token_ids=list(range(start, start + 30)), **fields)
-
-
 def one(result: ReplayResult, segment: str = "all") -> ReplayedSegment:
     (found,) = [each for each in result.segments if each.segment == segment]
     return found
@@ -64,39 +60,6 @@ class TestCounting:
         assert found.draft_share == 6 / 7
         assert (found.method, found.ngram, found.engine) == ("ngram", 2, "vllm")
 
-    def test_segments_are_kept_apart_and_all_holds_them_together(self, write: Write) -> None:
-        log = write(copying(segment="copy"), inventing(500, segment="chat"), inventing(700, segment="chat"))
-        result = replay([log], ks=(4,), ngrams=(2,))
-
-        assert [each.segment for each in result.segments] == ["all", "copy", "chat"]
-        assert one(result, "chat").accepted_length.value == (1.0,)
-        assert one(result).accepted_length.value == ((29 * 3) / (7 + 29 * 2),)
-        assert one(result).tokens == 90
-
-    def test_several_logs_and_methods_make_one_document(self, write: Write) -> None:
-        logs = [write(copying(), name="a.jsonl"), write(copying(), name="b.jsonl")]
-        result = replay(logs, methods=("ngram", "ngram:mod,k=4,n=2"), ks=(4,), ngrams=(2, 3))
-        found = result
-
-        assert found.requests == 2
-        overall = [each for each in found.segments if each.segment == "all"]
-        assert [(each.engine, each.method, each.ngram) for each in overall] == [
-            ("vllm", "ngram", 2),
-            ("vllm", "ngram", 3),
-            ("llamacpp", "ngram:mod", 2),
-        ]
-
-    def test_small_batches_give_what_one_batch_gives(
-        self, write: Write, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        log = write(*(copying(segment="ab"[index % 2]) for index in range(7)), inventing(900))
-        settings: dict[str, Any] = {"methods": ("ngram", "ngram:map-k"), "ks": (2, 5), "ngrams": (2,)}
-        whole = replay([log], **settings)
-        monkeypatch.setattr(pipeline, "BATCH_TOKENS", 100)
-        parts = replay([log], **settings)
-
-        assert whole.segments == parts.segments
-
     @pytest.mark.slow
     def test_a_longer_log_takes_no_more_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pipeline, "BATCH_TOKENS", 2000)
@@ -114,21 +77,6 @@ class TestCounting:
 
         peak_bytes(100)  # what is imported and compiled once
         assert peak_bytes(1000) < 1.2 * peak_bytes(100)
-
-    def test_plain_ngram_is_what_the_engine_calls_it(self, write: Write) -> None:
-        log = write(*(copying(response_token_ids=PHRASE * 2) for _ in range(2)))
-        vllm, llamacpp = (
-            one(replay([log], engine=engine, ks=(3,), ngrams=(5,))) for engine in ("vllm", "llamacpp")
-        )
-
-        assert vllm.accepted_length.value[0] > 1
-        assert llamacpp.accepted_length.value == (1.0,)  # k below n
-
-    def test_only_the_segments_asked_for(self, write: Write) -> None:
-        log = write(copying(segment="a"), copying(segment="b"))
-        result = replay([log], segments=("b",))
-
-        assert (result.requests, result.log.other_segment) == (1, 1)
 
 
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}]}
@@ -163,34 +111,6 @@ class TestText:
         other = {"prompt_token_ids": [1, 2], "response_token_ids": [7, 8, 9], "response": "abc"}
 
         assert "other-vocabulary" in checks(replay([write(other)], tokenizer=tokenizer))
-
-    def test_ids_of_the_tokenizer_itself_are_not(self, write: Write, tokenizer: str) -> None:
-        same = {"prompt_token_ids": [1], "response_token_ids": [97, 98, 99, 256], "response": "abc"}
-
-        assert "other-vocabulary" not in checks(replay([write(same)], tokenizer=tokenizer))
-
-    def test_ids_beyond_the_tokenizer_are_unreadable(self, write: Write, tokenizer: str) -> None:
-        beyond = {"prompt": "abc", "response_token_ids": [5, 70_000]}
-        result = replay([write(beyond, {"prompt": "abc", "response": "abc"})], tokenizer=tokenizer)
-
-        assert result.log.unreadable == 1
-        assert "token id 70000 is beyond the 257" in str(result.findings)
-
-    def test_ids_need_no_tokenizer(
-        self, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "empty"))
-
-        assert replay([write(copying())]).tokenizer is None
-
-    def test_text_without_the_embedded_model_says_what_to_fetch(
-        self, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "empty"))
-        with pytest.raises(ModelError) as caught:
-            replay([write({**ASKED, "response": "abc"})])
-
-        assert "speclift models fetch" in caught.value.hint
 
 
 class TestRefusals:

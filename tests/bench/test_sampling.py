@@ -72,38 +72,5 @@ def test_a_server_that_says_how_full_it_is_is_asked_again_and_again() -> None:
     assert server.asked == 4
 
 
-def test_not_more_often_than_agreed_however_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "SAMPLE_EVERY_S", 30.0)
-    server = _Server(*[SEEN] * 9)
-    assert watched(server, turns=(0.02,) * 5).usage == (SEEN,)
-    assert server.asked == 1
-
-
-def test_not_before_a_turn_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "SETTLED_AFTER_S", 30.0)
-    server = _Server(SEEN)
-    assert watched(server, turns=(0.02,)).usage == ()
-
-
-@pytest.mark.parametrize("said", [(), (EngineError("gone"), SEEN)], ids=["silent", "fails"])
-def test_a_server_that_does_not_say_is_asked_once(said: tuple[Usage | EngineError, ...]) -> None:
-    server = _Server(*said)
-    assert watched(server, turns=(0.05, 0.05)).usage == ()
-    assert server.asked == 1
-
-
 def test_the_most_memory_is_kept_and_an_unknown_one_is_no_less() -> None:
     assert watched(_Server(), _Gpus(5, 9, None, 7), turns=(0.2,)).gpu_memory_peak_bytes == 9
-
-
-def test_without_a_gpu_it_is_not_known() -> None:
-    assert watched(_Server(SEEN)).gpu_memory_peak_bytes is None
-
-
-def test_what_the_turn_raises_goes_on() -> None:
-    async def run() -> None:
-        async with Sampler(cast("Server", _Server(SEEN)), None, None).watching():
-            raise LookupError("the turn's own")
-
-    with pytest.raises(LookupError, match="own"):
-        asyncio.run(run())

@@ -14,16 +14,12 @@ from speclift.bench.observer import Observer
 from speclift.bench.search_plan import (
     SearchPlan,
     SearchTime,
-    cell_prompts,
-    divide,
     plan_search,
-    search_prompts,
 )
 from speclift.bench.search_run import run_search
 from speclift.bench.search_space import Wanted, space_of
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import EngineError
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Request, Workload
 from speclift.engines.vllm.dialect.tables import SCHEDULE
@@ -152,12 +148,6 @@ def test_an_arm_that_fails_is_dropped_with_its_reason_and_the_search_goes_on() -
     assert runner.asked.count("ngram-k8") == 1
 
 
-def test_where_every_speculative_arm_fails_the_search_says_so() -> None:
-    runner = TruthRunner(Truth(), fails=[f"ngram-k{k}" for k in KS])
-    with pytest.raises(EngineError, match="every speculative arm failed"):
-        searched(planned(), runner)
-
-
 @pytest.mark.slow
 def test_a_deadline_that_has_passed_ends_the_search_with_what_it_has() -> None:
     ticks = itertools.count()
@@ -169,14 +159,6 @@ def test_a_deadline_that_has_passed_ends_the_search_with_what_it_has() -> None:
     assert choose(
         search, can_run=lambda _: True, wants_same_method=True, sequences_max=64, schedule_key=SCHEDULE
     ).winner
-
-
-@pytest.mark.parametrize(("streams", "prompts"), [((1,), 24), ((1, 4), 24), ((1, 64), 128)])
-def test_as_many_prompts_are_searched_on_as_the_largest_load_needs(
-    streams: tuple[int, ...], prompts: int
-) -> None:
-    assert search_prompts([Concurrency(streams=each) for each in streams]) == prompts
-    assert cell_prompts(Concurrency(streams=1)) == 12
 
 
 def test_a_search_stays_within_its_part_of_the_budget() -> None:
@@ -243,17 +225,3 @@ def test_a_schedule_that_the_engine_cannot_run_is_kept_as_conditions_and_not_mea
     assert choice.schedule is not None
     assert choice.scheduled is None
     assert confirmed_loads(LOADS, choice) == LOADS
-
-
-@pytest.mark.parametrize(
-    ("count", "tuning", "held_out"),
-    [(60, 24, 36), (30, 15, 15), (16, 8, 8), (15, 15, 15), (2, 2, 2)],
-    ids=["plenty", "half", "just enough", "too few", "two"],
-)
-def test_prompts_are_divided_where_enough_are_left_to_confirm_on(
-    count: int, tuning: int, held_out: int
-) -> None:
-    first, second = divide(workload(count), wanted=24, seed=0)
-    assert (len(first.requests), len(second.requests)) == (tuning, held_out)
-    shared = {each.id for each in first.requests} & {each.id for each in second.requests}
-    assert shared == (set() if tuning + held_out == count else {each.id for each in first.requests})

@@ -62,13 +62,6 @@ def result_of(*, prompts: int = 12, failed: int = 0, alike: bool = False) -> Job
     return stored_result(JOB, ENTRY, cast(Study, study), is_baseline=False)
 
 
-@pytest.mark.parametrize("failed", [0, 1, 6])
-def test_a_cell_that_was_mostly_answered_counts_with_what_was_answered(failed: int) -> None:
-    found = result_of(failed=failed)
-    assert not found.failure
-    assert len(found.cells[0].requests) == 12 - failed
-
-
 @pytest.mark.parametrize("failed", [7, 11, 12])
 def test_a_cell_that_mostly_failed_is_a_failure_and_no_measurement(failed: int) -> None:
     found = result_of(failed=failed)

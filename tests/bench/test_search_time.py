@@ -43,15 +43,6 @@ def test_the_quicker_course_that_fits_is_taken(
     assert searches or course.why
 
 
-def test_it_says_what_both_would_take() -> None:
-    course = time_of(480.0).course(drafters=2, arms=14, is_named=True)
-    assert course.why == "a search takes 4 to 5 launches of about 1 min 30 s, measuring all 14 arms 15"
-    course = time_of(480.0).course(drafters=1, arms=3, is_named=True)
-    assert course.why == "all take 4 launches of about 1 min 30 s, a search 4: it is not quicker"
-    course = time_of(300.0).course(drafters=2, arms=14, is_named=True)
-    assert course.why == "a search takes at least 4 launches of about 1 min 30 s, and there are 4 min 24 s"
-
-
 @pytest.mark.parametrize("gate_share", [0.0, 0.12, 0.4])
 @pytest.mark.parametrize("launch_s", [0.5, 10.0, 60.0, 90.0])
 @pytest.mark.parametrize("budget_s", [300.0, 480.0, 3600.0])
@@ -69,20 +60,6 @@ def test_search_confirmation_and_gate_share_the_budget(
     assert 0 < cells_s <= search_s
     launching_s = SHORTEST_LAUNCHES * launch_s
     assert cells_s <= max(budget_s * (1 - gate_share) - launching_s, 0.1 * budget_s)
-
-
-def test_a_quick_look_leaves_more_to_the_confirmation() -> None:
-    usual, quick = (
-        time_of(360.0, launch_s=2.0, is_quick=each).search_s(drafters=2) for each in (False, True)
-    )
-    assert usual is not None
-    assert quick is not None
-    assert quick < usual
-
-
-def test_without_a_budget_nothing_limits_it() -> None:
-    assert time_of(None).search_s(drafters=2) is None
-    assert time_of(None).cells_s(drafters=2) is None
 
 
 @pytest.mark.slow

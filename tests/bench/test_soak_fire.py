@@ -88,11 +88,6 @@ def test_every_request_is_asked_once_and_says_what_it_was_put_through() -> None:
     assert fire.failure == ""
 
 
-def test_alone_nobody_joins() -> None:
-    heard, _ = burn(requests(3), streams=1)
-    assert [(answer.exposure.streams_max, answer.exposure.joined) for answer in heard] == [(1, 0)] * 3
-
-
 def test_the_turns_of_a_conversation_follow_each_other() -> None:
     def next_turn(request: SoakRequest) -> SoakRequest | None:
         return replace(request, turn=request.turn + 1, index=request.index + 1) if request.turn < 2 else None
@@ -111,16 +106,3 @@ def test_a_server_that_died_is_asked_no_more() -> None:
     )
     assert len(heard) == 1
     assert fire.failure == "died: code 134; log ends:\nboom"
-
-
-def test_errors_of_a_server_that_lives_are_answers() -> None:
-    heard, fire = burn(requests(3), answer=lambda _head, _body: answered(b"no", status=500))
-    assert [answer.status for answer in heard] == [500, 500, 500]
-    assert fire.failure == ""
-
-
-def test_a_server_that_ends_no_answer_hangs() -> None:
-    heard, fire = burn(requests(50), answer=lambda _head, _body: None, streams=2, limit_s=0.05)
-    assert all(answer.is_hung for answer in heard)
-    assert len(heard) < 10
-    assert fire.failure.startswith("hangs: ")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scripted_http import answered, scripted
 from soaked import observed
-from speclift.bench.soak_run import digit_tokens
 from speclift.bench.soak_study import (
     Kept,
     Launched,
@@ -23,10 +19,9 @@ from speclift.bench.soak_study import (
     SoakStudy,
     SoakTerms,
     is_suspect,
-    offered,
     soak_of,
 )
-from speclift.core.arm import Arm, Endpoint
+from speclift.core.arm import Arm
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.records import AnswerChoice
 from speclift.core.results import Level
@@ -165,15 +160,6 @@ def test_a_server_that_dies_fails_its_arm_unless_the_baseline_dies_as_well() -> 
     assert both.result is not Result.FAIL
 
 
-def test_what_the_baseline_refuses_is_left_out_and_what_it_tells_to_forbid_is_asked() -> None:
-    told = Offered(refused=(("grammar", "400: no"),), banned=((7, "3"),), scale=0.25)
-    traffic = offered(TRAFFIC, record_of(told))
-    assert traffic.scale == 0.25
-    assert SoakKind.GRAMMAR not in traffic.kinds
-    assert SoakKind.BIAS in traffic.kinds
-    assert traffic.banned == ((7, "3"),)
-
-
 def test_lines_read_again_are_what_was_kept_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
     study = SoakStudy.create(tmp_path, TERMS)
     rows: list[SoakRow] = [Offered(), DIED, kept(1), kept(2, status=400)]
@@ -196,31 +182,6 @@ def test_damaged_lines_and_a_second_soak_in_one_place_are_refused(tmp_path: Path
     (tmp_path / "soak" / "answers.jsonl").write_text('{"kept": 7}\n')
     with pytest.raises(StudyError, match="line 1 of the soak is damaged"):
         SoakStudy.reopen(tmp_path)
-
-
-TOKENS = {
-    "digits one by one": (
-        {"3797": [3, 7, 9, 7], "3": [3], "7": [7], "9": [9]},
-        ((3, "3"), (7, "7"), (9, "9")),
-    ),
-    "whole numbers": ({"3797": [41], "3": [3], "7": [7], "9": [9]}, ()),
-    "nonsense": ({"3797": "many", "3": [None], "7": [7], "9": [9]}, ()),
-}
-
-
-@pytest.mark.parametrize(("tokens", "expected"), TOKENS.values(), ids=TOKENS.keys())
-def test_digits_are_forbidden_only_where_each_is_a_token(
-    tokens: dict[str, object], expected: tuple[tuple[int, str], ...]
-) -> None:
-    def answer(_head: bytes, body: bytes) -> bytes:
-        told = json.dumps({"tokens": tokens[json.loads(body)["prompt"]]}).encode()
-        return answered(told, fields="Connection: close\r\n")
-
-    async def ask() -> tuple[tuple[int, str], ...]:
-        async with scripted(answer) as server:
-            return await digit_tokens(Endpoint(base_url=server.url, model="m"))
-
-    assert asyncio.run(ask()) == expected
 
 
 def test_counters_of_a_step_speak_where_answers_do_not_say_what_was_drafted() -> None:

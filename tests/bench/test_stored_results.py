@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from samples import launch, new_study, record
-from speclift.bench.search_run import CellEntry, JobEntry, keep_jobs, stored_result
+from speclift.bench.search_run import CellEntry, JobEntry, stored_result
 from speclift.core.records import Counters, Phase, Record, Step, TurnHealth
 from speclift.core.traffic import Concurrency
 from speclift.search.problem import JobResult, Purpose, SearchJob
@@ -61,14 +61,6 @@ def test_steps_and_time_of_every_answered_request_are_told(study: Study) -> None
     assert (result.launch_s, cell.wall_s, result.failure) == (1.0, 1.5, "")
 
 
-def test_a_machine_at_half_its_pace_is_told_as_if_it_had_gone_on(study: Study) -> None:
-    study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, tpot_s=0.02)))
-    found = entry(2, pace_s=0.016)
-    keep_jobs(study, [entry(1, pace_s=0.008), found])
-    (counts,) = told(study, found).cells[0].requests
-    assert counts.tpot_s == pytest.approx(0.01)
-
-
 @pytest.mark.parametrize("turns", [(8.0,), (6.0, 2.0)], ids=["one turn", "cut into pieces by the pacing"])
 def test_where_no_request_tells_its_drafts_the_cells_total_is_shared_by_length(
     study: Study, turns: tuple[float, ...]
@@ -89,11 +81,6 @@ def test_an_arm_whose_drafts_nobody_counts_is_a_failure_and_a_baseline_is_not(st
     assert unknown.cells == ()
     assert "draft tokens" in unknown.failure
     assert [each.steps for each in told(study, entry(2), is_baseline=True).cells[0].requests] == [10]
-
-
-def test_a_launch_that_failed_keeps_its_cause(study: Study) -> None:
-    result = told(study, entry(2, failure="died: code 134"))
-    assert (result.cells, result.failure) == ((), "died: code 134")
 
 
 def test_neither_warm_ups_nor_other_launches_are_told(study: Study) -> None:

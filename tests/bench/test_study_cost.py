@@ -41,51 +41,12 @@ def test_a_closed_loop_takes_what_a_named_speed_makes_of_it() -> None:
     assert "if every stream yields 50 tokens/s" in found.sentence()
 
 
-def test_a_budget_is_the_limit_on_every_node() -> None:
-    found = cost(budget_s=1800.0, nodes=3)
-
-    assert found.node_hours == pytest.approx(1.5)
-    assert "at most 1.50 node-hours" in found.sentence()
-
-
-def test_more_gpus_cost_more() -> None:
-    assert "(2.00 GPU-hours)" in cost(budget_s=1800.0, tp=4).sentence()
-    assert "GPU-hours" not in cost(engine="fake", model="x", budget_s=1800.0).sentence()
-
-
 def test_nodes_share_the_rounds_and_idle_ones_are_paid_for() -> None:
     alone, three, nine = (cost(launches=3, nodes=nodes) for nodes in (1, 3, 9))
 
     assert three.wall_s == pytest.approx(alone.wall_s / 3)
     assert three.node_hours == pytest.approx(alone.node_hours)
     assert nine.node_hours == pytest.approx(3 * alone.node_hours)
-
-
-def test_the_gate_takes_its_share() -> None:
-    assert cost("decide", verify="full").work_s > cost("decide").work_s > cost("measure").work_s
-
-
-def test_a_search_launches_less_than_its_grid() -> None:
-    found = cost("tune", ks=(1, 2, 3, 4, 5, 6, 7, 8), methods=("ngram", "ngram:gpu"))
-
-    assert found.launches < 3 * 17
-
-
-def test_servers_that_run_already_are_not_launched() -> None:
-    found = cost(
-        engine="attach", baseline_url="http://127.0.0.1:1", spec_url="http://127.0.0.1:2", methods=(), ks=()
-    )
-
-    assert found.launches == 0
-    assert "launches" not in found.sentence()
-
-
-def test_neither_engine_nor_models_need_be_here() -> None:
-    found = cost(
-        engine="llamacpp", model="/nowhere/a.gguf", drafts=("/nowhere/b.gguf",), methods=(), budget_s=60.0
-    )
-
-    assert found.gpus_per_node == 0
 
 
 @settings(max_examples=10)

@@ -36,30 +36,6 @@ def of(ask: Ask) -> tuple[Wanted, ...]:
     return wanted(ask, model=ask.server.model, drafts=ask.drafts)
 
 
-@pytest.mark.parametrize("engine", ["llamacpp", "vllm", "fake"])
-def test_where_nothing_is_named_the_engine_has_a_space_of_its_own(engine: str) -> None:
-    found = of(Ask.of(engine=engine))
-    assert tuple(each.template for each in found) == engine_kind(engine).drafters(Ask().server.model)
-    assert sum(len(each.ks) for each in found) > 2
-
-
-def test_a_named_method_is_tried_at_the_ks_asked_for_and_one_with_its_own_k_at_that() -> None:
-    found = of(Ask.of(methods=("ngram,n=6", "ngram,n=8,k=15"), ks=(3, 5, 7)))
-    assert found == (
-        Wanted(template=NGram(k=1, n=6), ks=(3, 5, 7)),
-        Wanted(template=NGram(k=1, n=8), ks=(15,)),
-    )
-
-
-def test_a_method_without_k_gets_the_ks_of_its_engine_and_its_way_of_drafting() -> None:
-    look_up, draft = of(Ask.of(engine="llamacpp", methods=("ngram", "draft"), drafts=("small.gguf",)))
-    assert look_up.ks == engine_kind("llamacpp").ks(NGram())
-    assert draft == Wanted(
-        template=DraftModel(model="small.gguf", k=1), ks=engine_kind("llamacpp").ks(DraftModel(model="x"))
-    )
-    assert look_up.ks != draft.ks
-
-
 def test_a_shortest_draft_is_kept_and_no_k_below_it_is_tried() -> None:
     (named,) = of(Ask.of(engine="llamacpp", methods=("draft,k_min=4",), drafts=("small.gguf",), ks=(16,)))
     assert named == Wanted(template=DraftModel(model="small.gguf", k=4, k_min=4), ks=(16,))
@@ -96,19 +72,6 @@ def test_each_part_of_a_combination_has_a_k_of_its_own(
     found = of(Ask.of(engine="llamacpp", methods=(method,), drafts=("small.gguf",), ks=ks))
     arms = [each.arm.speculation for each in space_of(found, Axes(drafters=())).candidates[1:]]
     assert {tuple(part.k for part in arm.parts) for arm in arms if isinstance(arm, Combined)} == expected
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        Ask.of(engine="attach", baseline_url="http://a"),
-        Ask.of(methods=("synthetic:ngram,rates=0.8/0.5",)),
-        Ask.of(methods=("off",)),
-    ],
-    ids=["servers of somebody else", "forced acceptance", "no speculation"],
-)
-def test_what_is_no_choice_is_not_searched(ask: Ask) -> None:
-    assert of(ask) == ()
 
 
 def test_what_the_engine_refuses_is_never_launched_and_says_why() -> None:

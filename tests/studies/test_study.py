@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +25,12 @@ from samples import (
     request,
 )
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
-from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.goals import Goals, read_slos
 from speclift.core.records import Counters, Outcome, Phase, Record, Step, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
 from speclift.core.traffic import Concurrency, Message, Rate
-from speclift.core.user_command import OwnLine
-from speclift.studies.format import RENAMED, read_engine
 from speclift.studies.study import Done, Study
 
 # Ids and segments: the prompt reader has already replaced what has no UTF-8 form.
@@ -110,48 +106,6 @@ class TestRoundTrip:
 
         with Study.open(tmp_path / "s") as study:
             assert {name: getattr(study, name) for name in parts} == parts
-
-    def test_the_users_own_line_is_kept(self) -> None:
-        line = OwnLine(
-            start=("docker", "run", "image"),
-            flags=(("--a", "1", "2"), ("--b",)),
-            environment=(("X", HOSTILE),),
-            text=HOSTILE,
-            speculation=("--c", "{}"),
-        )
-        spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m", line=line), version="vllm 0.32.0")
-        stored = json.loads(json.dumps(plain_object(spec)))
-        assert read_engine(stored) == spec
-        # A field that came later has its default in a study of before.
-        del stored["settings"]["line"]["utilisation"]
-        assert read_engine(stored) == spec
-
-    def test_an_engine_stored_before_attach_and_vllm_is_read(self) -> None:
-        written = plain_object(EngineSpec(kind="fake", settings=ServerSettings(model="m")))
-        older = {key: value for key, value in written.items() if key not in ("attach", "python")}
-
-        assert read_engine(older) == read_engine(written)
-
-    def test_settings_stored_before_they_were_named_like_their_flags_are_read(self) -> None:
-        named = ServerSettings(
-            model="m",
-            target_quant="fp8",
-            tp=2,
-            pp=3,
-            max_num_seqs=64,
-            prefix_cache=True,
-            async_scheduling=False,
-            engine_args=("--x", "1"),
-        )
-        written = plain_object(EngineSpec(kind="vllm", settings=named, by_arm=(("control", named),)))
-        before = {new: old for old, new in RENAMED.items()}
-        stored = json.loads(json.dumps(written))
-        for held in (stored["settings"], stored["by_arm"][0][1]):
-            for name in list(held):
-                held[before.get(name, name)] = held.pop(name)
-
-        assert "schedules_ahead" in stored["settings"]
-        assert read_engine(stored) == read_engine(written)
 
     @given(st.lists(records, max_size=3, unique_by=lambda r: (r.place.block, r.place.request_id)))
     @settings(max_examples=2 * settings().max_examples)
@@ -238,14 +192,6 @@ class TestDone:
 
             assert study.done() == {Done(BASELINE, 0, 0, "p1", 0.0)}
 
-    @pytest.mark.parametrize("phase", [Phase.WARMUP, Phase.FILLER])
-    def test_what_was_not_measured_is_not_done(self, tmp_path: Path, phase: Phase) -> None:
-        with new_study(tmp_path / "s") as study:
-            study.add_launch(launch(1))
-            study.add_record(record(phase=phase))
-
-            assert study.done() == frozenset()
-
 
 class TestMeasuredOnce:
     @pytest.mark.parametrize("temperature", [None, 0.0, 0.7])
@@ -259,34 +205,3 @@ class TestMeasuredOnce:
             with pytest.raises(sqlite3.IntegrityError):
                 study.add_record(record(temperature=temperature, outcome=Outcome.CUT))
             assert study.records() == (record(temperature=temperature),)
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"launch": 2},
-            {"block": 1},
-            {"load": Concurrency(streams=2)},
-            {"request_id": "p2"},
-            {"temperature": 0.5},
-            {"temperature": None},
-            {"repeat": 1},
-            {"phase": Phase.FILLER},
-            {"phase": Phase.WARMUP},
-        ],
-    )
-    def test_another_place_is_another_record(self, tmp_path: Path, changes: dict[str, Any]) -> None:
-        with new_study(tmp_path / "s") as study:
-            study.add_launch(launch(1))
-            study.add_launch(launch(2))
-            study.add_record(record())
-            study.add_record(record(**changes))
-
-            assert len(study.records()) == 2
-
-    def test_fillers_may_repeat(self, tmp_path: Path) -> None:
-        with new_study(tmp_path / "s") as study:
-            study.add_launch(launch(1))
-            study.add_record(record(phase=Phase.FILLER))
-            study.add_record(record(phase=Phase.FILLER))
-
-            assert len(study.records()) == 2

@@ -57,12 +57,3 @@ def test_an_old_study_that_goes_on_keeps_what_todays_do(old: Path) -> None:
             TurnTotals(launch=2, block=7, counters=Counters(values={"drafted": 3.0})),
         )
         assert [record.place.repeat for record in study.records()] == [0, 0, 0, 0, 1]
-
-
-def test_reading_alone_leaves_an_old_study_as_it_was(old: Path) -> None:
-    with closing(sqlite3.connect(old / DATABASE)) as database:
-        before = database.execute("PRAGMA user_version").fetchone()
-    with Study.open(old) as study:
-        study.launches()
-    with closing(sqlite3.connect(old / DATABASE)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == before

@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from simulated import ARM, LOADS, by_segment, by_streams, constant, drawn, study_places
 from speclift.core.arm import BASELINE
-from speclift.core.records import Phase, Place, Record
-from speclift.core.traffic import Concurrency, Load, Rate
-from speclift.testing.simulated_study import ArmTruth, SpeedupOf, StudyTruth, simulate_study, true_speedup
+from speclift.core.records import Place, Record
+from speclift.testing.simulated_study import ArmTruth, SpeedupOf, StudyTruth, true_speedup
 
 NOISELESS = StudyTruth(prompt_level_sd=0.0, launch_sd=0.0, residual_sd=0.0, arms={ARM.name: ArmTruth()})
 
@@ -34,23 +32,6 @@ def test_without_noise_every_request_takes_what_the_truth_says(gains_first_token
         assert record.ttft_s == pytest.approx(0.050 / factor if gains_first_token else 0.050)
 
 
-@pytest.mark.parametrize(
-    ("noise", "label"),
-    [
-        ({"launch_sd": 0.1}, "launch"),
-        ({"prompt_level_sd": 0.1}, "request_id"),
-    ],
-)
-def test_a_launch_or_a_prompt_shifts_all_its_requests_alike(noise: dict[str, Any], label: str) -> None:
-    records = drawn(study_places(prompts=200, rounds=3), replace(NOISELESS, **noise))
-    logs = log_tpots(list(records))
-    groups: dict[object, list[float]] = {}
-    for record, log in zip(records, logs, strict=True):
-        groups.setdefault(getattr(record.place, label), []).append(log)
-    assert all(np.ptp(members) < 1e-9 for members in groups.values())
-    assert len({round(members[0], 9) for members in groups.values()}) == len(groups)
-
-
 @pytest.mark.slow
 def test_residual_and_prompt_spread_have_the_sizes_asked_for() -> None:
     places = study_places(prompts=2000, rounds=1)
@@ -60,30 +41,6 @@ def test_residual_and_prompt_spread_have_the_sizes_asked_for() -> None:
     records = drawn(places, replace(NOISELESS, arms=arms))
     assert np.std(log_tpots(of_arm(records, ARM.name))) == pytest.approx(0.15, rel=0.1)
     assert np.std(log_tpots(of_arm(records, BASELINE))) < 1e-9
-
-
-@pytest.mark.parametrize(
-    ("load", "most_at_once"),
-    [(Concurrency(streams=1), 1), (Concurrency(streams=4), 4), (Rate(per_s=100.0), 8)],
-)
-def test_as_many_requests_run_at_once_as_the_load_says(load: Load, most_at_once: int) -> None:
-    places = [
-        Place(
-            arm=BASELINE,
-            launch=0,
-            round=0,
-            block=0,
-            load=load,
-            request_id=f"p{number}",
-            segment="chat",
-            temperature=None,
-            phase=Phase.MEASURED,
-        )
-        for number in range(8)
-    ]
-    records = simulate_study(places, StudyTruth(), np.random.default_rng(1))
-    at_once = [sum(other.sent_s <= record.sent_s < other.end_s for other in records) for record in records]
-    assert max(at_once) == most_at_once
 
 
 @pytest.mark.parametrize(
@@ -100,12 +57,3 @@ def test_the_true_speedup_weighs_prompts_and_loads_equally(
 ) -> None:
     truth = replace(NOISELESS, arms={ARM.name: ArmTruth(speedup=speedup)})
     assert true_speedup(places, truth, ARM.name) == pytest.approx(expected)
-
-
-def test_a_slow_tail_takes_so_many_times_as_long_on_its_share_of_requests() -> None:
-    arm = ArmTruth(slow_share=lambda segment, _load, _temperature: 0.5 * (segment == "chat"), slow_times=6.0)
-    records = of_arm(drawn(study_places(prompts=300), replace(NOISELESS, arms={ARM.name: arm})), ARM.name)
-    slow = [record for record in records if record.tpot_s == pytest.approx(0.060)]
-    assert {record.place.segment for record in slow} == {"chat"}
-    assert 0.4 < len(slow) / sum(record.place.segment == "chat" for record in records) < 0.6
-    assert all(record.tpot_s == pytest.approx(0.010) for record in records if record not in slow)

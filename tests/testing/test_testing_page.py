@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from speclift.core.errors import UsageError
-from speclift.testing.fake_truth import Truth, parse_truth
-from speclift.testing.running import running
+from speclift.testing.fake_truth import Truth
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -37,22 +34,3 @@ def test_every_truth_that_is_named_there_is_one() -> None:
     names = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)(?:\.SEGMENT)?`", row)}
     assert names <= set(Truth.__dataclass_fields__)
     assert len(names) > 20
-
-
-def test_a_server_runs_for_the_length_of_a_block() -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with running("k=2") as url, opener.open(f"{url}/health", timeout=10) as answer:
-        assert answer.status == 200
-    with pytest.raises(OSError, match="refused"):
-        opener.open(f"{url}/health", timeout=10)
-
-
-def test_a_truth_that_is_none_is_refused_before_anything_starts() -> None:
-    with pytest.raises(UsageError), running("acceptence=0.8"):
-        raise AssertionError("nothing runs")
-
-
-def test_one_that_cannot_start_says_so() -> None:
-    assert parse_truth(["crash_on_start=1"]).crash_on_start
-    with pytest.raises(RuntimeError, match="ended before it listened"), running("crash_on_start=1"):
-        raise AssertionError("nothing runs")
