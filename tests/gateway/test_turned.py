@@ -59,12 +59,3 @@ def test_one_server_that_still_pays_keeps_the_pool() -> None:
     assert turned.against(now_s=4) == ""
     turned.take(look(Payoff.NO_TRAFFIC, OTHER), now_s=5)
     assert turned.against(now_s=6)
-
-
-def test_a_server_that_cannot_be_read_says_nothing() -> None:
-    turned = TurnedAway([ONE, OTHER])
-    turned.take(look(Payoff.DOES_NOT_PAY, unreachable="gone"), now_s=0)
-    assert turned.against(now_s=1) == ""
-    turned.take(look(Payoff.PAYS, OTHER, unreachable="gone"), now_s=2)
-    turned.take(look(Payoff.DOES_NOT_PAY), now_s=3)
-    assert turned.against(now_s=4)

@@ -42,13 +42,6 @@ class TestOneAnswer:
     def test_of_no_span_at_all_has_no_time_per_token_rather_than_the_best_there_is(self, tokens: int) -> None:
         assert answer(0.0, tokens=tokens).tpot_s is None
 
-    def test_has_its_other_times_all_the_same(self) -> None:
-        burst = mark_bursts([answer(0.0)])[0]
-        assert burst.e2e_s == burst.ttft_s == pytest.approx(0.2)
-
-    def test_with_a_span_has_a_time_per_token(self) -> None:
-        assert answer(0.63).tpot_s == pytest.approx(0.01)
-
 
 class TestMarks:
     @pytest.mark.parametrize(

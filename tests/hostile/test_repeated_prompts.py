@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +13,21 @@ from typing import Any
 import pytest
 
 from running import Cli, fake_flags, measured_places, planned_places, records_of
-from samples import launch, new_study, plan, record, request
+from samples import plan, record, request
 from simulated import ARM, constant, drawn, quiet_truth, study_places
-from speclift.client.client import Client
-from speclift.core.arm import BASELINE, Arm, Endpoint
+from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import UsageError
-from speclift.core.json_reading import need_whole
 from speclift.core.records import Phase, Record
 from speclift.core.results import Level
 from speclift.core.speculation import Combined, DraftModel, NGram, Speculation, Suffix
-from speclift.core.traffic import Concurrency, Rate
+from speclift.core.traffic import Rate
 from speclift.lossless.recorded import gate_from_records
-from speclift.statistics.checks import check_records
 from speclift.statistics.compare import idle_tax
 from speclift.statistics.pairs import pairs
 from speclift.statistics.repeats import check_repeats, without_echoes
-from speclift.studies.study import DATABASE, Study
-from speclift.testing.running import running
+from speclift.studies.study import DATABASE
 from speclift.workload.arrivals import again, arrival_offsets, period_s
-from speclift.workload.experiment import REQUEST_COUNT_MAX, turns
+from speclift.workload.experiment import REQUEST_COUNT_MAX
 
 PROMPTS = 6
 SENT = 15
@@ -44,34 +40,11 @@ def findings(document: dict[str, Any], check: str) -> list[dict[str, Any]]:
 
 
 class TestThePlan:
-    def test_sends_as_many_as_asked_whole_passes_first(self) -> None:
-        prompts = tuple(request(f"p{number}") for number in range(3))
-        items = plan(requests=prompts, request_count=8).items
-        assert [(item.request_id, item.repeat) for item in items] == [
-            ("p0", 0), ("p1", 0), ("p2", 0), ("p0", 1), ("p1", 1), ("p2", 1), ("p0", 2), ("p1", 2),
-        ]  # fmt: skip
-
-    def test_repeats_are_the_same_for_every_arm_of_a_block(self) -> None:
-        asked = plan(request_count=50, loads=(Concurrency(streams=1), Concurrency(streams=4)))
-        by_block = defaultdict(set)
-        for turn in turns(asked, 0):
-            by_block[turn.block].add(turn.items)
-        assert all(len(items) == 1 for items in by_block.values())
-
     @pytest.mark.slow
     def test_refuses_more_repeats_than_a_memory_holds_before_it_makes_them(self) -> None:
         with pytest.raises(UsageError, match=r"--requests 1000000000 repeats 2 prompts"):
             plan(request_count=10**9)
         assert len(plan(request_count=REQUEST_COUNT_MAX).items) == REQUEST_COUNT_MAX
-
-
-class TestASeed:
-    def test_is_the_requests_own_plus_the_repeat(self) -> None:
-        client = Client(Endpoint(base_url="http://127.0.0.1:1", model="m"), seed=3)
-        bodies = [client.body(request(), 0.7, repeat=repeat) for repeat in range(3)]
-        seeds = [need_whole(body["seed"]) for body in bodies]
-        assert [(seed - seeds[0]) % 2**31 for seed in seeds] == [0, 1, 2]
-        assert all(0 <= seed < 2**31 for seed in seeds)
 
 
 class TestRecordedArrivals:
@@ -81,11 +54,6 @@ class TestRecordedArrivals:
         sent = [again(each, repeat=repeat, period_s=period) for repeat in range(3) for each in requests]
         offsets = arrival_offsets(Rate(per_s=1.0, arrivals="replay"), sent, seed=0)
         assert offsets == pytest.approx([float(number) for number in range(12)])
-
-    def test_of_one_request_and_of_none_have_no_period(self) -> None:
-        assert period_s([request(arrival_s=5.0)]) == 0.0
-        assert period_s([request()]) == 0.0
-        assert again(request(), repeat=3, period_s=9.0) == request()
 
 
 class TestPairs:
@@ -115,15 +83,6 @@ class TestPairs:
         assert tax is not None
         assert tax.prompts == 9
 
-    def test_of_a_simulated_study_are_as_many_as_its_requests_and_no_more_prompts(self) -> None:
-        places = study_places(prompts=PROMPTS, requests=SENT, rounds=2)
-        records = drawn(places, quiet_truth(constant(1.5)))
-        found = pairs(records, ARM.name, "tpot")
-        assert len(found) == 2 * SENT
-        assert len({pair.prompt for pair in found}) == PROMPTS
-        # Each has noise of its own: a repeat is measured, not copied.
-        assert len({pair.log_speedup for pair in found}) == 2 * SENT
-
 
 class TestFindings:
     def records(self) -> tuple[Record, ...]:
@@ -149,13 +108,6 @@ class TestFindings:
         assert len(pairs(without_echoes(records, [arm]), ARM.name, "tpot")) == 3 * PROMPTS
         assert len(pairs(without_echoes(records, [ARM]), ARM.name, "tpot")) == 3 * SENT
 
-    def test_a_load_of_repeats_is_no_short_one(self) -> None:
-        loads = (Concurrency(streams=4),)
-        short = drawn(study_places(prompts=8, loads=loads), quiet_truth(constant(1.5)))
-        long = drawn(study_places(prompts=8, requests=24, loads=loads), quiet_truth(constant(1.5)))
-        assert "short-load" in {finding.check for finding in check_records(short)}
-        assert "short-load" not in {finding.check for finding in check_records(long)}
-
 
 class TestTheLosslessGate:
     def test_compares_an_answer_with_that_to_the_same_repeat(self) -> None:
@@ -171,13 +123,6 @@ class TestTheLosslessGate:
 
 
 class TestAStudy:
-    def test_keeps_repeats_apart_and_knows_which_are_done(self, tmp_path: Path) -> None:
-        with closing(a_study(tmp_path)) as study:
-            study.add_record(record(repeat=0))
-            study.add_record(record(repeat=2))
-            assert {done.repeat for done in study.done()} == {0, 2}
-            assert [kept.place.repeat for kept in study.records()] == [0, 2]
-
     @pytest.mark.slow
     @pytest.mark.timeout(60)
     def test_sends_repeats_of_its_own_accord(self, cli: Cli, tmp_path: Path) -> None:
@@ -234,18 +179,6 @@ class TestAStudy:
 
     @pytest.mark.slow
     @pytest.mark.timeout(60)
-    def test_on_attached_servers_sends_all_of_them(self, cli: Cli) -> None:
-        asked = CHAT_PROMPTS + 7
-        with running("flavour=vllm") as baseline, running("flavour=vllm", "k=4") as spec:
-            urls = ("--engine", "attach", "--baseline-url", baseline, "--spec-url", spec, "--verify", "off")
-            result = cli("decide", *SIZE, *urls, "--requests", asked, "--json", "--study", "s")
-        whole = [cell for cell in result.document["cells"] if cell["segment"] == "all"]
-        assert {(cell["requests"], cell["prompts"]) for cell in whole} == {(asked, CHAT_PROMPTS)}
-        assert result.document["speedup"]["n"] == CHAT_PROMPTS
-        assert "refix caching" in findings(result.document, "repeated-prompts")[0]["message"]
-
-    @pytest.mark.slow
-    @pytest.mark.timeout(60)
     def test_says_how_many_the_budget_left_out(self, cli: Cli) -> None:
         size = (*SIZE, "--requests", 5000, "--budget", "3s")
         document = cli("measure", *size, *fake_flags(), "--json", "--study", "s").document
@@ -269,12 +202,6 @@ class TestAStudy:
         assert set(places) == planned_places(study)
         assert {place for place, times in places.items() if times > 1} == set()
         assert len(records_of(study)) > before
-
-
-def a_study(path: Path) -> Study:
-    study = new_study(path)
-    study.add_launch(launch())
-    return study
 
 
 def forget(study: Path, which: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasted_commands import LLAMA, VLLM
+from pasted_commands import LLAMA
 from speclift.linter.rows import LintFinding, Status
 from speclift.verbs.lint import lint
 
@@ -141,19 +141,6 @@ def test_a_removed_flag_says_when_and_what_instead() -> None:
     assert found.source
 
 
-def test_python_keywords_are_judged_under_their_own_names() -> None:
-    report = lint(VLLM["Python keywords"])
-
-    assert {found.flag: found.status for found in report.findings} == {
-        "model": OK,
-        "speculative_model": REMOVED,
-        "num_speculative_tokens": REMOVED,
-        "use_v2_block_manager": REMOVED,
-        "gpu_memory_utilization": OK,
-        "speculative_config.method": RISKY,
-    }
-
-
 @pytest.mark.parametrize(
     "text",
     ["spec_decode_draft_acceptance_rate", "avg(vllm:spec_decode_draft_acceptance_rate) by (model_name)"],
@@ -167,14 +154,6 @@ def test_the_old_gauge_of_acceptance_is_named_with_what_gives_it_today(text: str
     assert "spec_decode_num_accepted_tokens_total" in str(found.replacement)
     assert not report.ok
     assert report.translated is None
-
-
-@pytest.mark.parametrize("build", ["b5310", "b11549"])
-def test_the_example_program_is_no_longer_in_the_releases(build: str) -> None:
-    report = lint(LLAMA["example program"], engine_version=build)
-
-    (found,) = about("llama-speculative", report.findings)
-    assert (found.status, found.replacement) == (REMOVED, "llama-server")
 
 
 def test_a_draft_model_without_a_type_is_caught_with_the_build_that_changed_it() -> None:

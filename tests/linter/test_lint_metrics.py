@@ -84,14 +84,3 @@ def test_a_file_of_queries_that_cannot_be_read_is_said_with_its_line(text: str, 
 def test_names_are_told_from_all_else(expression: str, names: list[str]) -> None:
     selected = selection(expression)
     assert (list(selected.names), selected.fault) == (names, "")
-
-
-@pytest.mark.parametrize("expression", ["sum(a", "a)", "a{b='c'", "a['5m'", "'a", "sum(a]"])
-def test_what_is_not_closed_is_said(expression: str) -> None:
-    assert selection(expression).fault
-
-
-def test_titles_and_descriptions_start_no_server() -> None:
-    report = lint(json.dumps({**DASHBOARD, "description": "vllm serve m --speculative-model d"}))
-    assert report.ok
-    assert report.translated is None

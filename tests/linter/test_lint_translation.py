@@ -104,14 +104,6 @@ def test_a_switch_that_was_given_a_value_becomes_its_no_form() -> None:
     assert "no-enable-chunked-prefill: true" in found.yaml
 
 
-def test_flags_of_the_server_stay_out_of_python() -> None:
-    found = translated("vllm serve m --port 1 --api-key k --spec-model d --spec-tokens 3 --dtype auto")
-
-    assert "port=" not in found.python
-    assert "api_key=" not in found.python
-    assert "dtype='auto'" in found.python
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -185,49 +177,12 @@ def test_a_tutorial_becomes_todays_server(name: str, argv: str) -> None:
     assert list(translated(LLAMA[name]).argv) == argv.split()
 
 
-def test_a_variable_of_the_shell_survives_and_a_command_in_it_does_not_run() -> None:
-    found = translated("MODEL=org/m\nvllm serve $MODEL --spec-model '$(reboot)' --spec-tokens 3")
-
-    assert "vllm serve $MODEL " in found.command
-    assert """"model":"$(reboot)",""" in found.command
-    assert shlex.split(found.command)[4:6] == ["$MODEL", "--speculative-config"]
-    assert "'{" in found.command
-
-
-def test_environment_stays_in_front() -> None:
-    found = translated("CUDA_VISIBLE_DEVICES=0,1 X='a b' VLLM_USE_V1=0 vllm serve m")
-
-    assert found.command == "CUDA_VISIBLE_DEVICES=0,1 X='a b' vllm serve m"
-    assert found.argv == ("vllm", "serve", "m")
-
-
 def test_exported_variables_are_judged_with_the_command_after_them() -> None:
     report = lint("export VLLM_USE_V1=0 HF_HOME=/cache\nvllm serve m")
 
     assert [found.flag for found in report.findings if found.is_error] == ["VLLM_USE_V1"]
     assert report.translated is not None
     assert report.translated.command == "HF_HOME=/cache vllm serve m"
-
-
-def test_a_type_or_a_length_may_come_from_the_environment() -> None:
-    report = lint("LLAMA_ARG_SPEC_TYPE=draft-simple LLAMA_ARG_DRAFT_MAX=8 llama-server -m t.gguf -md d.gguf")
-
-    assert [(found.flag, found.replacement) for found in report.findings if found.is_error] == [
-        ("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_SPEC_DRAFT_N_MAX")
-    ]
-    assert report.translated is not None
-    assert report.translated.notes == ()
-
-
-def test_an_optimisation_level_is_kept() -> None:
-    assert translated("vllm serve m -O2").argv == ("vllm", "serve", "m", "--optimization-level", "2")
-
-
-def test_a_size_of_a_type_that_is_not_asked_for_is_left_out() -> None:
-    found = translated("llama-server -m t.gguf --spec-type ngram-simple --spec-ngram-mod-n-max 8")
-
-    assert "--spec-ngram-mod-n-max" not in found.argv
-    assert "only --spec-type ngram-mod reads it" in found.notes[0]
 
 
 def test_a_type_from_the_environment_without_its_draft_model_is_said_of_the_variable() -> None:
@@ -251,12 +206,6 @@ def test_a_type_from_the_environment_without_its_draft_model_is_said_of_the_vari
 def test_what_changes_what_fits_is_never_lost(flags: str, kept: list[str]) -> None:
     old = "--speculative-model d --num-speculative-tokens 3"
     assert [word for word in translated(f"vllm serve m {old} {flags}").argv if word in kept] == kept
-
-
-@pytest.mark.parametrize("name", ["bitsandbytes", "aqlm", "gguf"])
-def test_a_quantisation_that_nothing_stands_in_for_may_not_fit_without(name: str) -> None:
-    (note,) = translated(f"vllm serve m --quantization {name}").notes
-    assert "may not fit" in note
 
 
 def test_an_id_that_is_not_in_the_catalogue_is_said_to_be_unknown() -> None:

@@ -18,7 +18,7 @@ from speclift.core.speculation import (
     Speculation,
     Suffix,
 )
-from speclift.core.user_command import OwnLine, hidden_words
+from speclift.core.user_command import hidden_words
 from speclift.engines.llamacpp import flags as llama_flags
 from speclift.engines.vllm import flags as vllm_flags
 from speclift.linter.user_command import OwnServer, own_server
@@ -132,26 +132,6 @@ class TestTaking:
         dialect = dialects_for(server.engine).of(server.engine)
         assert not any(dialect.is_speculation(word) for word in server.line.words() if word.startswith("-"))
 
-    def test_what_the_flags_say_of_the_server(self) -> None:
-        vllm = taken(
-            "vllm serve org/m -tp 4 -pp 2 --max-model-len 8192 --quantization fp8 --kv-cache-dtype fp8"
-        )
-        assert vllm.parts.settings == {
-            "tp": 4,
-            "pp": 2,
-            "context_tokens": 8192,
-            "target_quant": "fp8",
-            "kv_type_k": "fp8",
-            "kv_type_v": "fp8",
-        }
-        llama = taken("llama-server -m t.gguf -c 8192 -np 4 -t 6 -ngl 20 -ctk q8_0")
-        assert llama.parts.settings == {
-            "context_tokens": 2048,
-            "threads": 6,
-            "gpu_layers": 20,
-            "kv_type_k": "q8_0",
-        }
-
     @pytest.mark.parametrize(
         ("line", "error"),
         [
@@ -173,16 +153,6 @@ class TestTaking:
     ) -> None:
         with pytest.raises(error):
             taken(line)
-
-    def test_two_servers_in_one_text(self) -> None:
-        text = "vllm serve a --port 1 &\nvllm serve b --port 2\n"
-        with pytest.raises(UsageError, match="starts 2 servers"):
-            own_server(lint(text), dialects_for(None), text)
-
-    def test_what_only_a_shell_knows(self) -> None:
-        text = "vllm serve $MODEL --port 1\n"
-        with pytest.raises(UsageError, match=r"\$MODEL"):
-            own_server(lint(text), dialects_for(None), text)
 
 
 class TestSecrets:
@@ -238,13 +208,6 @@ class TestLaunching:
             *("--no-enable-prefix-caching", "--disable-uvicorn-access-log"),
         )
         assert vllm_flags.served_name(settings) == "s"
-
-    def test_vllm_keeps_what_the_user_said_of_prefix_caching(self) -> None:
-        line = taken("vllm serve org/m --enable-prefix-caching").line
-        settings = ServerSettings(model="org/m", line=line)
-        flags = vllm_flags.server_flags(settings, port=7, version=vllm_flags.parse_version("vllm 0.32.0"))
-        assert "--no-enable-prefix-caching" not in flags
-        assert "--enable-prefix-caching" in flags
 
     def test_a_setting_given_before_the_line_wins(self) -> None:
         line = taken("vllm serve org/m --max-model-len 8192 --port 1").line
@@ -304,23 +267,3 @@ def test_what_an_arm_is_launched_with_is_read_back_as_that_arm(engine: str, spec
     again = own_server(lint(line), dialects_for(None), line)
     assert again.parts.speculation == speculation
     assert again.line.flags == (() if engine == "vllm" else (("-m", "t.gguf"),))
-
-
-class TestLines:
-    LINE = OwnLine(start=("x",), flags=(("--a", "1"), ("--b",), ("--a", "2"), ("--c=3",), ("--d", "4", "5")))
-
-    def test_the_last_value_counts(self) -> None:
-        assert self.LINE.value("--a") == "2"
-        assert self.LINE.value("--b") == ""
-        assert self.LINE.value("--c") == "3"
-        assert self.LINE.value("--d") == "4 5"
-        assert self.LINE.value("--e") is None
-
-    def test_another_value_replaces_all_of_a_name(self) -> None:
-        assert list(self.LINE.saying(("--a", "-a"), "9").words(without={"--d"})) == [
-            "--b",
-            "--c=3",
-            "--a",
-            "9",
-        ]
-        assert list(self.LINE.saying(("--new",), "9").words())[-2:] == ["--new", "9"]

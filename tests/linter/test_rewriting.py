@@ -116,13 +116,6 @@ def test_says_what_is_recommended_in_its_own_format(name: str, recommended: str)
         assert [line for line in outside if line.rstrip(" \\,") not in change.after] == []
 
 
-def test_nothing_changes_where_it_is_right_already() -> None:
-    change = changed(TEXTS["one line"], NGram(k=5, n=4, n_min=4))
-    assert brought(change.after).settings["yours"] == NGram(k=5, n=4, n_min=4)
-    without = changed(TEXTS["one line without"], Off())
-    assert (without.after, without.diff) == (TEXTS["one line without"], "")
-
-
 def test_a_line_that_no_longer_runs_is_given_as_todays() -> None:
     change = changed(
         "vllm serve org/m --speculative-model org/d --num-speculative-tokens 5 --swap-space 4", Off()

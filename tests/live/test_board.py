@@ -19,30 +19,6 @@ class Full(History):
         raise OperatingError("database or disk is full")
 
 
-def test_looks_events_and_changes_are_counted() -> None:
-    board = Board(None, recent_s=600, say=lambda _: None)
-    news = [board.take(each)[1] for each in (watched(), watched(events=(Event.RESTART,)), alarm(), alarm())]
-    (entry,) = board.entries()
-    assert news == [False, False, True, False]
-    assert (entry.looks, entry.changes, entry.events[Event.RESTART]) == (4, 1, 1)
-    assert entry.last == alarm()
-
-
-def test_servers_that_are_no_longer_watched_are_forgotten() -> None:
-    board = Board(None, recent_s=600, say=lambda _: None)
-    board.take(watched())
-    board.take(watched(url="http://other"))
-    board.keep_only(["http://other"])
-    assert [entry.last.url for entry in board.entries() if entry.last is not None] == ["http://other"]
-    assert board.entry(URL) is None
-
-
-def test_without_a_history_there_are_no_looks() -> None:
-    board = Board(None, recent_s=600, say=lambda _: None)
-    board.take(watched())
-    assert board.looks(URL, from_s=0, to_s=NOW_S, points=10) == []
-
-
 def test_marks_are_kept_where_something_happened(tmp_path: Path) -> None:
     board = Board(History(tmp_path / "h"), recent_s=600, say=lambda _: None)
     course = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from live_pages import INTERVAL_S, WALL_S, Served, reading
+from live_pages import INTERVAL_S, WALL_S, Served
 from speclift.core.live import BreakEvenSource, Event, MetricsReading, Payoff, Watched
 from speclift.live.server_watch import (
     ServerWatch,
@@ -44,49 +44,6 @@ class TestAnswer:
         assert seen.verdict is payoff
         assert seen.accepted_length is not None
         assert seen.accepted_length.value == pytest.approx(1 + accepted, rel=0.01)
-
-    def test_one_page_is_no_answer(self) -> None:
-        assert last([Served().interval(accepted=3)]).verdict is Payoff.UNSURE
-
-    def test_no_tokens_no_traffic(self) -> None:
-        pages = [replace(page, running=0.0) for page in Served().intervals(5, accepted=2, requests=0)]
-        assert last(pages).verdict is Payoff.NO_TRAFFIC
-
-    def test_requests_under_way_are_traffic_though_nothing_was_counted_yet(self) -> None:
-        assert last(Served().intervals(5, accepted=2, requests=0)).verdict is Payoff.UNSURE
-
-    def test_a_server_without_speculation_is_neither(self) -> None:
-        pages = [reading(15.0 * turn, tokens=1000.0 * turn, requests=10.0 * turn) for turn in range(5)]
-        seen = last(pages)
-        assert seen.verdict is Payoff.UNSURE
-        assert checks(seen) == {"not-speculating"}
-
-    def test_speculation_that_never_drafts_does_not_pay(self) -> None:
-        pages = [
-            reading(
-                15.0 * turn, tokens=5000.0 * turn, requests=50.0 * turn, drafts=0.0, drafted=0.0, accepted=0.0
-            )
-            for turn in range(WINDOW)
-        ]
-        seen = last(pages)
-        assert (seen.verdict, seen.accepted_length and seen.accepted_length.value) == (
-            Payoff.DOES_NOT_PAY,
-            1.0,
-        )
-        assert "no-drafts" in checks(seen)
-
-    def test_acceptance_that_collapsed_is_told(self) -> None:
-        assert "acceptance-collapsed" in checks(last(Served().intervals(5, accepted=0.05)))
-
-    def test_acceptance_that_is_too_good_is_told(self) -> None:
-        served = Served(k=4)
-        assert "acceptance-near-one" in checks(last([served.page(), served.interval(accepted=3.99)]))
-
-    def test_one_page_alone_is_judged_since_its_start(self) -> None:
-        page = Served(started_s=WALL_S - 3600).interval(accepted=2, requests=3000)
-        seen = ServerWatch("-", replace(SETTINGS, is_single_look=True)).read_alone(page)
-        assert seen.verdict is Payoff.PAYS
-        assert seen.window_s == pytest.approx(3600 + INTERVAL_S)
 
 
 class TestChange:
@@ -149,13 +106,6 @@ class TestTroubles:
         assert (seen.verdict, seen.unreachable, seen.engine) == (Payoff.UNSURE, "connection refused", "vllm")
         assert seen.events == (Event.UNREACHABLE,)
 
-    def test_it_goes_on_where_it_was(self) -> None:
-        watch, served = ServerWatch("http://a", SETTINGS), Served(started_s=1.0)
-        for page in served.intervals(WINDOW, accepted=2):
-            watch.read(page)
-        watch.missed("timed out", wall_s=WALL_S)
-        assert watch.read(served.interval(accepted=2, seconds=30)).verdict is Payoff.PAYS
-
     def test_replicas_give_no_false_answer(self) -> None:
         one, other = Served(started_s=10.0), Served(started_s=20.0)
         one.interval(accepted=0.1, requests=10_000)
@@ -183,18 +133,6 @@ class TestBreakEven:
         assert "break-even-guessed" in checks(far)
         assert far.break_even is not None
         assert far.break_even.source is BreakEvenSource.PLANNED
-
-    def test_beyond_the_measured_loads_nothing_pays(self) -> None:
-        studied = studied_break_even(lambda running: 1.5, (1.0, 3.0))
-        seen = last(Served().intervals(WINDOW, accepted=2), WatchSettings(break_even=studied))
-        assert seen.verdict is Payoff.UNSURE
-        assert "load-beyond-study" in checks(seen)
-
-    def test_of_an_unknown_load_the_dearest_counts(self) -> None:
-        studied = studied_break_even(lambda running: running, (1.2, 3.5))
-        point = studied(None, None)
-        assert point is not None
-        assert (point.low, point.high, point.running) == (1.2, 3.5, None)
 
     def test_far_below_is_no_matter_how_heavy(self) -> None:
         studied = studied_break_even(lambda running: 1.9, (1.0,))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from speclift.core.live import KeptLook, Payoff, Watched, instant
@@ -47,13 +45,6 @@ def test_what_is_news(course: list[Payoff | str], news: list[int]) -> None:
     assert [place for place, what in enumerate(course) if server.take(looked(what))[1]] == news
 
 
-def test_an_earlier_watchs_answer_is_no_news() -> None:
-    assert not BoardEntry(None, LOSES, recent_s=600).take(looked(LOSES))[1]
-    assert BoardEntry(None, LOSES, recent_s=600).take(looked(PAYS))[1]
-    gone = KeptLook(at=instant(time.time()), verdict=UNSURE, since=instant(0), unreachable=True)
-    assert BoardEntry(gone, PAYS, recent_s=600).take(looked(PAYS))[1]
-
-
 def kept(payoff: Payoff, at_s: float, since_s: float) -> KeptLook:
     return KeptLook(at=instant(at_s), verdict=payoff, since=instant(since_s), unreachable=False)
 
@@ -71,15 +62,6 @@ class TestTakenUp:
         assert taken.take(looked(UNSURE, 90001))[0].since_s == 90001
         assert taken.take(looked(PAYS, 90002))[0].since_s == 90002
 
-    @pytest.mark.parametrize("other", [LOSES, NONE])
-    def test_another_answer_ends_it(self, other: Payoff) -> None:
-        taken = BoardEntry(kept(PAYS, at_s=990, since_s=100), recent_s=600)
-        assert taken.take(looked(other, 1000))[0].since_s == 1000
-        assert taken.take(looked(PAYS, 1001))[0].since_s == 1001
-
     def test_an_old_look_says_nothing_about_now(self) -> None:
         taken = BoardEntry(kept(PAYS, at_s=100, since_s=50), recent_s=600)
         assert taken.take(looked(PAYS, 1000))[0].since_s == 1000
-
-    def test_without_a_history(self) -> None:
-        assert BoardEntry(None, recent_s=600).take(looked(PAYS, 7))[0].since_s == 7

@@ -143,31 +143,6 @@ class TestWhatIsServed:
 
         asyncio.run(go())
 
-    @pytest.mark.parametrize(
-        ("query", "code"),
-        [
-            ("server=http://nobody", 404),
-            ("hours=1", 404),
-            ("server={}&hours=x", 400),
-            ("server={}&hours=1e9", 400),
-        ],
-    )
-    def test_history_of_nobody_or_of_no_time(self, history: Path, query: str, code: int) -> None:
-        async def go() -> int:
-            async with (
-                scripted(Engine()) as server,
-                watching(plan(server.url, listen=ANY, history=history)) as run,
-            ):
-                await run.until(lambda: bool(run.heard))
-                try:
-                    await got(f"{run.address}/api/history?{query.format(server.url)}")
-                except urllib.error.HTTPError as error:
-                    error.close()
-                    return error.code
-                return 200
-
-        assert asyncio.run(go()) == code
-
     def test_several_servers_are_a_list_and_each_has_its_page(self, history: Path) -> None:
         async def go() -> None:
             losing = Engine()
@@ -195,15 +170,6 @@ class TestWhatIsServed:
                 await run.until(lambda: bool(run.heard))
                 with pytest.raises(OperatingError, match="another speclift watch"):
                     await watch(plan(server.url, listen=ANY, history=history), tell=run.tell)
-
-        asyncio.run(go())
-
-    def test_a_port_that_is_taken_is_said(self, history: Path) -> None:
-        async def go() -> None:
-            async with scripted(Engine()) as server:
-                taken = Listening(host="127.0.0.1", port=int(server.url.rpartition(":")[2]))
-                with pytest.raises(OperatingError, match="cannot listen on"):
-                    await watch(plan(server.url, listen=taken, history=history), tell=Run().tell)
 
         asyncio.run(go())
 
@@ -259,22 +225,6 @@ class TestWebhook:
                 return [json.loads(body)["unreachable"] is not None for _, body in hook.requests]
 
         assert asyncio.run(go()) == [True, False]
-
-    @pytest.mark.slow
-    def test_one_that_hangs_keeps_nobody_waiting(self) -> None:
-        async def go() -> None:
-            engine = Engine()
-            engine.accepted = 0.1
-            async with (
-                scripted(engine) as server,
-                scripted(lambda *_: None) as hook,
-                watching(plan(server.url, webhook=hook.url)) as run,
-            ):
-                await run.until(lambda: len(hook.requests) == 1)
-                looks = len(run.heard)
-                await run.until(lambda: len(run.heard) >= looks + 5)
-
-        asyncio.run(go())
 
 
 def posted(hook: ScriptedServer) -> list[str]:
@@ -333,19 +283,6 @@ class TestReadAnew:
                     assert "the old ones stay" in run.said[0]
                     looks = len(run.heard)
                     await run.until(lambda: len(run.heard) > looks + 1)
-
-        asyncio.run(go())
-
-    def test_what_is_open_already_is_said_to_stay(self, history: Path) -> None:
-        async def go() -> None:
-            async with scripted(Engine()) as server:
-                first = plan(server.url, listen=ANY, history=history)
-                async with watching(first, lambda: plan(server.url)) as run:
-                    await run.until(lambda: bool(run.heard))
-                    os.kill(os.getpid(), signal.SIGHUP)
-                    await run.until(lambda: len(run.said) >= 3)
-                    assert "only a new start changes listen, history" in run.said
-                    assert await got(f"{run.address}/healthz") == "ok\n"
 
         asyncio.run(go())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import pytest
 
@@ -25,13 +24,6 @@ def increments_of(*pages: MetricsReading) -> list[Increment]:
 
 def buckets(*counts: float, total: float | None = None) -> Buckets:
     return Buckets(bounds=(0.1, 0.2, 0.4, math.inf), counts=counts, sum=total)
-
-
-def test_nothing_says_nothing() -> None:
-    nothing = summed([])
-    assert nothing.totals == LiveTotals()
-    assert (nothing.seconds, nothing.running, position_shares([])) == (0, None, ())
-    assert percentiles_of(nothing.totals.ttft) == LivePercentiles()
 
 
 def test_sums_are_of_all_pages() -> None:
@@ -66,25 +58,6 @@ class TestPercentiles:
         assert found.p50 == pytest.approx(0.2)
         assert found.p95 == pytest.approx(0.2 + 0.2 * 0.9)
 
-    def test_pages_add_up(self) -> None:
-        halves = [buckets(0, 50, 100, 100, total=20.0), buckets(0, 50, 100, 100, total=22.0)]
-        whole = buckets(0, 100, 200, 200, total=42.0)
-        assert percentiles_of(window_of(*halves)) == percentiles_of(window_of(whole))
-        assert percentiles_of(window_of(whole)).mean == pytest.approx(0.21)
-
-    def test_the_first_bucket_may_begin_anywhere_and_the_last_end_nowhere(self) -> None:
-        assert percentiles_of(window_of(buckets(100, 100, 100, 100))).p50 is None
-        assert percentiles_of(window_of(buckets(0, 0, 0, 100))).p99 is None
-
-    @pytest.mark.parametrize(("requests", "known"), [(1, 0), (2, 1), (19, 1), (20, 2), (99, 2), (100, 3)])
-    def test_a_percentile_wants_requests(self, requests: int, known: int) -> None:
-        found = percentiles_of(window_of(buckets(0, requests, requests, requests)))
-        assert sum(value is not None for value in (found.p50, found.p95, found.p99)) == known
-
-    def test_other_bounds_are_another_server(self) -> None:
-        old = Buckets(bounds=(5.0, math.inf), counts=(0.0, 100.0))
-        assert percentiles_of(window_of(old, buckets(0, 100, 100, 100))).p50 == pytest.approx(0.15)
-
     def test_llamacpp_tells_a_mean(self) -> None:
         pages = [
             MetricsReading(
@@ -93,9 +66,3 @@ class TestPercentiles:
             for at, tokens, took in ((0.0, 0.0, 0.0), (15.0, 100.0, 2.5))
         ]
         assert time_per_token(summed(increments_of(*pages)).totals) == LivePercentiles(mean=0.025)
-
-
-def test_increments_follow_each_other() -> None:
-    served = Served()
-    found = increments_of(served.page(), *served.intervals(5, accepted=1))
-    assert all(one.to_s == other.from_s for one, other in pairwise(found))

@@ -132,13 +132,6 @@ def test_the_page_of_metrics_is_what_lint_takes_it_for(embedded_model: Path, tmp
     assert exported == names
 
 
-def test_the_targets_own_kv_cache_may_be_of_q8_0(embedded_model: Path, tmp_path: Path) -> None:
-    engine = LlamaCpp(settings(embedded_model, kv_type="q8_0"))
-    (record,) = on_server(engine, NGram(k=7, n=3), tmp_path / "log", once)
-    assert record.is_ok, record.error
-    assert record.drafted
-
-
 async def cold_and_hot(server: Server) -> list[Record]:
     return [await say(server, temperature=temperature) for temperature in (0.0, 1.0)]
 
@@ -216,28 +209,6 @@ def test_llama_cpps_silent_fallback_is_caught_even_where_the_check_before_is_byp
     with pytest.raises(EngineError, match=r"needs draft, .*speculative=\[False\]") as caught:
         on_server(LlamaCpp(settings(embedded_model)), draft, tmp_path / "log", once)
     assert "vocab" in caught.value.log_tail
-
-
-def test_a_draft_that_does_not_exist_fails_its_launch_with_the_log(
-    embedded_model: Path, tmp_path: Path
-) -> None:
-    draft = DraftModel(model=str(tmp_path / "missing.gguf"), k=3)
-    with pytest.raises(EngineError) as caught:
-        on_server(LlamaCpp(settings(embedded_model)), draft, tmp_path / "log", once)
-    assert "missing.gguf" in caught.value.log_tail
-
-
-@pytest.mark.parametrize("role", ["--model", "--draft"])
-def test_a_truncated_model_is_refused_before_any_launch(
-    role: str, embedded_model: Path, cli: Cli, tmp_path: Path
-) -> None:
-    with embedded_model.open("rb") as whole:
-        (tmp_path / "cut.gguf").write_bytes(whole.read(5_000_000))
-    models = {"--model": str(embedded_model), role: "cut.gguf"}
-    result = cli("decide", *(word for pair in models.items() for word in pair), "--study", "s")
-    assert result.code == 1
-    assert "cut.gguf is truncated" in result.stderr
-    assert not (tmp_path / "s").exists()
 
 
 def test_a_whole_study_on_the_embedded_engine_ends_with_a_verdict(

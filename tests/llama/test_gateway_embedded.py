@@ -41,13 +41,6 @@ temperature_max = 0.0
 max_tokens_min = 24
 """
 MESSAGES = [{"role": "user", "content": "What is the weather in Oslo?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 PROPERTIES = {"name": {"type": "string", "maxLength": 8}, "is_large": {"type": "boolean"}}
 TOWN = {
     "type": "object",
@@ -220,22 +213,6 @@ def test_a_stream_is_the_servers_own_event_by_event(body: dict[str, object], poo
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (CHAT, asked(stream=False, stream_options=None)),
-        ("/v1/completions", {"prompt": TEXT, "temperature": 0, "max_tokens": 24, "cache_prompt": False}),
-    ],
-)
-def test_a_whole_answer_is_the_servers_own(path: str, body: dict[str, object], pools: Pools) -> None:
-    through, direct = (
-        pools.ask(named(body, path=path)),
-        pools.ask_directly("spec", named(body, path=path)),
-    )
-    assert (through.status, through.pool) == (200, "spec")
-    assert comparable(through.document) == comparable(direct.document)
-
-
-@pytest.mark.parametrize(
     ("data", "status"),
     [
         (get("/props"), 200),
@@ -254,28 +231,7 @@ def test_what_is_no_generation_comes_byte_for_byte(data: bytes, status: int, poo
     assert through.body == direct.body
 
 
-def test_the_list_of_models_is_the_servers_own(pools: Pools) -> None:
-    through, direct = pools.ask(get("/v1/models")), pools.ask_directly("plain", get("/v1/models"))
-    one, other = through.document, direct.document
-    for model in (*one["data"], *other["data"]):
-        model.pop("created")
-    assert one == other
-    assert len(through.body) == len(direct.body)
-
-
 # Which pool, and what is noted of it ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("temperature", "max_tokens", "pool"),
-    [(0, 24, "spec"), (0, 23, "plain"), (0.1, 24, "plain"), (None, 24, "plain"), (0, None, "plain")],
-)
-def test_the_policy_sends_each_request_to_its_pool(
-    temperature: float | None, max_tokens: int | None, pool: str, pools: Pools
-) -> None:
-    body = asked("Say hello.", temperature=temperature, max_tokens=max_tokens, stop=["e"])
-    answer = pools.ask(named(body))
-    assert (answer.status, answer.pool) == (200, pool)
 
 
 def counted(pools: Pools, pool: str, name: str) -> float:
@@ -380,17 +336,6 @@ def clients(pools: Pools) -> Iterator[tuple[Any, Any]]:
 LIKEWISE = {"model": "m", "temperature": 0, "max_tokens": 40, "extra_body": {"cache_prompt": False}}
 
 
-def test_openais_client_streams(clients: tuple[Any, Any]) -> None:
-    texts = []
-    for client in clients:
-        stream = client.chat.completions.create(
-            messages=[{"role": "user", "content": COPY}], stream=True, **LIKEWISE
-        )
-        texts.append([part.choices[0].delta.content for part in stream if part.choices])
-    assert texts[0] == texts[1]
-    assert TEXT[:20] in "".join(text or "" for text in texts[0])
-
-
 def test_openais_client_gets_what_a_grammar_forces(clients: tuple[Any, Any]) -> None:
     towns = {"type": "json_schema", "json_schema": {"name": "town", "schema": TOWN, "strict": True}}
     contents = []
@@ -402,19 +347,6 @@ def test_openais_client_gets_what_a_grammar_forces(clients: tuple[Any, Any]) -> 
     town = json.loads(contents[0])
     assert (town.keys(), type(town["name"]), type(town["is_large"])) == (PROPERTIES.keys(), str, bool)
     assert contents[0] == contents[1]
-
-
-def test_openais_client_gets_the_engines_own_answer_to_tools(clients: tuple[Any, Any]) -> None:
-    """SmolLM2's template knows no tools, and llama.cpp then answers in words, whatever `tool_choice` says; calls are in
-    tests/gateway/test_openai_client.py, made up, and in tests/vllm/test_gateway_vllm.py, real."""
-    messages = []
-    for client in clients:
-        answer = client.chat.completions.create(
-            messages=MESSAGES, tools=[TOOL], tool_choice="required", **LIKEWISE
-        )
-        messages.append(answer.choices[0].message)
-    assert messages[0] == messages[1]
-    assert messages[0].content
 
 
 # The log, read back --------------------------------------------------------------------------------------------------

@@ -17,12 +17,10 @@ from simulated import ARM, ONE_STREAM, constant, quiet_truth
 from speclift.core.address import HIDDEN
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import AttachSettings, EngineSpec
-from speclift.core.errors import StudyError, UsageError
+from speclift.core.errors import StudyError
 from speclift.core.records import Counters
 from speclift.core.speculation import NGram
-from speclift.core.traffic import Rate
 from speclift.core.user_command import OwnLine
-from speclift.live.ask import GatewayAsk
 from speclift.routing.policy import read_policy
 from speclift.testing.simulated_study import StudyTruth
 from speclift.verbs.export import export, write_exported
@@ -66,12 +64,6 @@ def loaded(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-class TestFormats:
-    def test_an_unknown_one_names_the_nearest(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"unknown format 'kubernets'.*'kubernetes'"):
-            export(tmp_path, to="kubernets")
-
-
 class TestWhatIsDeployed:
     @pytest.mark.parametrize("to", ["vllm", *DEPLOYMENTS])
     def test_without_a_winner_nothing_but_what_is_named_on_purpose(self, tmp_path: Path, to: str) -> None:
@@ -82,14 +74,6 @@ class TestWhatIsDeployed:
         assert "--arm baseline | arm" in refused.value.hint
         assert "ngram" in export(path, to=to, arm="arm").files[0].text
         assert "ngram" not in export(path, to=to, arm="baseline").files[0].text
-
-    def test_an_arm_that_is_not_there_names_the_nearest(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"'arms'.*'arm'"):
-            export(study(tmp_path), to="vllm", arm="arms")
-
-    def test_servers_that_somebody_else_starts_are_not_deployed(self, tmp_path: Path) -> None:
-        with pytest.raises(StudyError, match="does not know how its servers are started"):
-            export(study(tmp_path, "fake"), to="compose")
 
 
 class TestScript:
@@ -178,16 +162,6 @@ class TestCompose:
         assert service["image"] == image
         assert ("deploy" in service) == bool(layers)
 
-    def test_a_build_between_releases_says_that_it_has_no_image(self, tmp_path: Path) -> None:
-        text = only_text(study(tmp_path, version="vllm 0.31.1rc0.dev12+gabc"), "compose")
-
-        assert "# Note: the study ran vllm 0.31.1rc0.dev12+gabc, which has no image" in text
-
-    @pytest.mark.parametrize("to", ["compose", "kubernetes"])
-    def test_an_unknown_build_has_no_image(self, tmp_path: Path, to: str) -> None:
-        with pytest.raises(StudyError, match="no container image is known"):
-            export(study(tmp_path, "llamacpp", version="unknown"), to=to)
-
     @pytest.mark.parametrize("to", ["compose", "kubernetes"])
     def test_a_container_of_the_user_s_own_is_left_to_them(self, tmp_path: Path, to: str) -> None:
         start = ("docker", "run", "-e", f"HF_TOKEN={HIDDEN}", "vllm/vllm-openai:v0.32.0")
@@ -199,20 +173,6 @@ class TestCompose:
             export(path, to=to)
         assert "docker" in export(path, to="systemd").files[0].text
         assert HIDDEN not in export(path, to="vllm").files[0].text
-
-
-class TestKubernetes:
-    def test_a_study_on_a_cpu_asks_for_no_gpu(self, tmp_path: Path) -> None:
-        text = only_text(study(tmp_path, "llamacpp"), "kubernetes")
-
-        assert "nvidia" not in text
-        assert "hostPath" in text
-        assert "/models/target.gguf" in text
-
-    def test_a_model_of_a_hub_needs_no_volume(self, tmp_path: Path) -> None:
-        text = only_text(study(tmp_path, settings=ServerSettings(model="org/model")), "kubernetes")
-
-        assert "hostPath" not in text
 
 
 class TestSystemd:
@@ -257,35 +217,12 @@ class TestGateway:
             assert "VLLM_API_KEY" in files[name]
         assert not any(HIDDEN in text for text in files.values())
 
-    def test_its_flags_are_those_of_the_gateway(self, tmp_path: Path) -> None:
-        """So that a flag that is renamed there is renamed here."""
-        names = {name for flag in GatewayAsk.__annotations__ for name in (f"--{flag.replace('_', '-')}",)}
-        unit = gateway_files(study(tmp_path, settings=with_secrets()))["speclift-gateway.service"]
-        words = shlex.split(unit.split("ExecStart=")[1].splitlines()[0])
-
-        assert {word for word in words if word.startswith("--")} <= names
-
     def test_servers_that_somebody_else_starts_have_a_policy_all_the_same(self, tmp_path: Path) -> None:
         files = gateway_files(study(tmp_path, "fake"))
 
         assert list(files) == ["policy.toml"]
         assert "# No files to deploy it with: " in files["policy.toml"]
         assert read_policy(files["policy.toml"].encode(), name="p").source is not None
-
-    def test_a_build_without_an_image_has_units_alone(self, tmp_path: Path) -> None:
-        files = gateway_files(study(tmp_path, "llamacpp", version="unknown"))
-
-        assert [name for name in files if name.endswith(".yaml")] == []
-        assert "speclift-gateway.service" in files
-        assert "# No files for containers: no container image is known" in files["policy.toml"]
-
-    def test_containers_of_the_user_s_own_are_left_to_them(self, tmp_path: Path) -> None:
-        start = ("docker", "run", "vllm/vllm-openai:v0.32.0")
-        line = OwnLine(start=start, flags=(("--model", "/models/target"),), text=shlex.join(start))
-        files = gateway_files(study(tmp_path, settings=ServerSettings(model="/models/target", line=line)))
-
-        assert list(files) == ["policy.toml"]
-        assert "started by `docker run`" in files["policy.toml"]
 
 
 class TestHostileNames:
@@ -374,17 +311,6 @@ class TestRules:
         with pytest.raises(StudyError, match="no accepted length to break even at: no drafts were counted"):
             export(study(tmp_path, truth=truth), to="prometheus-rules")
 
-    def test_an_engine_that_exports_none_has_none(self, tmp_path: Path) -> None:
-        with pytest.raises(StudyError, match="exports no counters of drafts"):
-            export(study(tmp_path, "fake"), to="grafana")
-
-    def test_an_open_loop_breaks_even_at_what_was_under_way(self, tmp_path: Path) -> None:
-        path = study(tmp_path, loads=(Rate(per_s=1.0), Rate(per_s=8.0)))
-
-        query = rules_of(path)["speclift:break_even_accepted_length"]["expr"]
-
-        assert query.count("clamp(") == 1
-
     @pytest.mark.parametrize("to", ["prometheus-rules", "grafana"])
     @pytest.mark.parametrize("kind", ["vllm", "llamacpp"])
     def test_lint_knows_every_metric(self, tmp_path: Path, cli: Cli, to: str, kind: str) -> None:
@@ -395,17 +321,6 @@ class TestRules:
 
         assert result.code == 0, result.stdout
         assert len(result.document["findings"]) >= 5
-
-
-class TestDashboard:
-    def test_llama_cpp_has_only_the_panels_that_it_has_data_for(self, tmp_path: Path) -> None:
-        titles = [
-            panel["title"]
-            for panel in json.loads(only_text(study(tmp_path, "llamacpp"), "grafana"))["panels"]
-        ]
-
-        assert "Time per output token" in titles
-        assert {"Time to first token", "KV cache in use", "Prefix cache hits"}.isdisjoint(titles)
 
 
 @pytest.fixture
@@ -423,15 +338,6 @@ class TestCommandLine:
         assert Path("mine.yml").read_text(encoding="utf-8") == Path(both.stdout.splitlines()[0]).read_text(
             "utf-8"
         )
-
-    def test_several_files_want_a_folder(self, vllm_study: Path, cli: Cli) -> None:
-        result = cli("export", vllm_study, "--to", "systemd")
-
-        assert result.code == 2
-        assert "--out deploy/" in result.stderr
-        assert cli("export", vllm_study, "--to", "systemd", "--out", "one.service").code == 2
-        assert cli("export", vllm_study, "--to", "systemd", "--out", "units").code == 0
-        assert len(list(Path("units").iterdir())) == 2
 
     @pytest.mark.parametrize(
         ("words", "code"),

@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 
 from job_schemas import CONFIG_MAP, KUBERNETES_JOB, RAY_JOB
 from running import Cli, Result
-from speclift.bench.ask import Ask
-from speclift.core.errors import UsageError
-from speclift.verbs.export_job import FORMATS, StudyFile, export_job
+from speclift.verbs.export_job import FORMATS
 from speclift.views.study_jobs import (
     JobInput,
     StudyJob,
@@ -241,12 +239,6 @@ class TestNamesAreData:
         assert job["metadata"]["name"] == "speclift-decide-touch-gone-a-sbatch-uid"
         jsonschema.validate(job, KUBERNETES_JOB)
 
-    def test_a_zero_byte_is_refused(self, cli: Cli, tmp_path: Path) -> None:
-        result = exported(cli, tmp_path, {**FAKE, "model": "a\0b"}, to="slurm")
-
-        assert result.code == 2
-        assert "zero byte" in result.stderr
-
 
 class TestFilesAndSecrets:
     def prompts(self, folder: Path, name: str, *, bytes_each: int = 10) -> Path:
@@ -277,34 +269,6 @@ class TestFilesAndSecrets:
         jsonschema.validate(job, KUBERNETES_JOB)
         volumes = {volume["name"]: volume for volume in job["spec"]["template"]["spec"]["volumes"]}
         assert volumes["inputs"]["persistentVolumeClaim"]["claimName"] == "speclift-decide-inputs"
-
-    def test_slurm_reads_them_where_they_lie(self, cli: Cli, tmp_path: Path) -> None:
-        path = self.prompts(tmp_path, "my $(prompts).jsonl")
-
-        text = text_of(cli, tmp_path, {**VLLM, "prompts": str(path)}, to="slurm")
-
-        words, _ = called_by(text, tmp_path, shell="bash")
-        assert words[words.index("--prompts") + 1] == str(path)
-
-    def test_prompts_that_are_not_there_are_wrong_usage(self, cli: Cli, tmp_path: Path) -> None:
-        result = exported(cli, tmp_path, {**VLLM, "prompts": "gone.jsonl"}, to="slurm")
-
-        assert result.code == 2
-        assert "gone.jsonl" in result.stderr
-
-    def test_models_that_are_files_are_mounted_from_where_they_lie(self, cli: Cli, tmp_path: Path) -> None:
-        values = {"engine": "llamacpp", "model": "/models/big/target.gguf", "method": ["ngram"], "k": [3]}
-
-        text = text_of(cli, tmp_path, {**values, "requests": 10}, to="kubernetes-job")
-
-        job = list(yaml.safe_load_all(text))[1]
-        jsonschema.validate(job, KUBERNETES_JOB)
-        paths = [
-            volume["hostPath"]["path"]
-            for volume in job["spec"]["template"]["spec"]["volumes"]
-            if "hostPath" in volume
-        ]
-        assert paths == ["/models/big"]
 
     def test_a_key_is_named_and_wanted(self, cli: Cli, tmp_path: Path) -> None:
         values = {
@@ -339,14 +303,6 @@ class TestFilesAndSecrets:
         assert "hunter22" not in result.stdout + result.stderr
         assert "holds a secret" in result.stderr
 
-    def test_a_name_that_is_no_variable_is_refused(self, cli: Cli, tmp_path: Path) -> None:
-        values = {"engine": "attach", "baseline_url": "http://one:8000", "api_key_env": "A:-$(id)"}
-
-        result = exported(cli, tmp_path, values, to="slurm")
-
-        assert result.code == 2
-        assert "no name of a variable" in result.stderr
-
 
 class TestWhatItCosts:
     def test_is_said_in_the_file_and_beside_it(self, cli: Cli, tmp_path: Path) -> None:
@@ -355,14 +311,6 @@ class TestWhatItCosts:
         sentence = "It costs at most 0.50 node-hours (1.00 GPU-hours): its budget is 30 min 00 s."
         assert f"# {sentence}\n" in result.stdout
         assert sentence in result.stderr
-
-    def test_is_a_number_in_the_document(self, cli: Cli, tmp_path: Path) -> None:
-        path = written(tmp_path, {**VLLM, "budget": "30m"})
-
-        document = cli("export", path, "--to", "ray-job", "--nodes", "4", "--json").document
-
-        assert document["node_hours"] == 2.0
-        assert [file["name"] for file in document["files"]] == ["ray-job.yaml"]
 
 
 class TestWrongUsage:
@@ -381,32 +329,3 @@ class TestWrongUsage:
 
         assert result.code == 2
         assert said in result.stderr
-
-    def test_a_key_that_is_none_names_the_nearest(self, cli: Cli, tmp_path: Path) -> None:
-        result = exported(cli, tmp_path, {**VLLM, "concurency": [1]}, to="slurm")
-
-        assert result.code == 2
-        assert "concurrency" in result.stderr
-
-    def test_a_study_has_no_job_left_to_run(self, cli: Cli, tmp_path: Path) -> None:
-        result = cli("export", tmp_path, "--to", "slurm")
-
-        assert result.code == 2
-        assert "speclift export speclift.toml --to slurm" in result.stderr
-
-    def test_a_dry_run_is_no_job(self, cli: Cli, tmp_path: Path) -> None:
-        result = exported(cli, tmp_path, {**VLLM, "dry_run": True}, to="slurm")
-
-        assert result.code == 2
-        assert "measures nothing" in result.stderr
-
-    def test_into_a_folder_it_has_its_own_name(self, cli: Cli, tmp_path: Path) -> None:
-        result = exported(cli, tmp_path, to="ray-job", out=str(tmp_path / "jobs"))
-
-        assert result.code == 0
-        assert (tmp_path / "jobs" / "ray-job.yaml").is_file()
-
-    def test_python_says_the_same(self) -> None:
-        file = StudyFile(path=Path("speclift.toml"), ask=Ask(), flags=())
-        with pytest.raises(UsageError, match="'slurm'"):
-            export_job(file, to="slrm")

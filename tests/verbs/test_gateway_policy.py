@@ -15,12 +15,12 @@ from samples import plan, provenance, record, request
 from simulated import ARM, LOADS, ONE_STREAM, by_segment, by_streams, constant, quiet_truth
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import SpecliftError, StudyError, UsageError
+from speclift.core.errors import StudyError, UsageError
 from speclift.core.records import Record
 from speclift.core.results import Decision
 from speclift.core.routing import PoolStates, RequestFeatures, ServerPool, ServerState
-from speclift.core.speculation import DraftModel, NGram
-from speclift.core.traffic import Concurrency, Load, Message, Rate, Request
+from speclift.core.speculation import NGram
+from speclift.core.traffic import Concurrency, Load, Message, Request
 from speclift.routing.policy import LoadLimit, SegmentRule, faults, policy_toml, read_policy
 from speclift.routing.router import Router
 from speclift.studies.study import Study
@@ -128,16 +128,6 @@ class TestWhatIsAllowed:
         assert (rare.pool, rare.prompts, rare.max_temperature) == (PLAIN, 4, None)
         assert list(faults(policy)) == []
 
-    def test_at_any_temperature_where_some_leave_that_to_the_server(self, tmp_path: Path) -> None:
-        path = study(tmp_path, quiet_truth(constant(2.0)))
-        with Study.open(path) as opened:
-            first, *others = opened.plan.requests
-        requests = (replace(first, temperature=None), *others)
-        planned = plan(arms=(baseline_arm(), LOOK_UP), loads=ONE_STREAM, requests=requests, rounds=3)
-        policy = policy_of_study(study(tmp_path / "b", quiet_truth(constant(2.0)), plan=planned)).policy
-
-        assert [segment.max_temperature for segment in policy.segments] == [None, 0.7, 0.2]
-
     def test_it_may_be_followed_and_read_again(self, tmp_path: Path) -> None:
         for number, speedup in enumerate((constant(2.0), PARTLY)):
             made = found(tmp_path / str(number), speedup)
@@ -166,15 +156,6 @@ class TestWhatIsAllowed:
         assert rules == {"copy": (SegmentRule(temperature_max=0.0),), "chat": (), "code": ()}
         assert {segment.pool for segment in made.policy.segments} == {PLAIN}
         assert list(faults(made.policy)) == []
-
-    def test_a_file_of_such_a_study_neither(self, tmp_path: Path) -> None:
-        made = found(tmp_path, constant(0.8), learn=True)
-        file = tmp_path / "policy.toml"
-        file.write_text(policy_toml(made.policy, remarks=made.remarks), encoding="utf-8")
-
-        with pytest.raises(StudyError, match="allows nothing"):
-            load_policy(file, learn=False)
-        assert load_policy(file, learn=True) == made.policy
 
     def test_never_where_the_output_changed(self, tmp_path: Path) -> None:
         with Study.open(study(tmp_path, quiet_truth(constant(2.0)))) as opened:
@@ -216,13 +197,6 @@ class TestWhatIsAllowed:
         with pytest.raises(UsageError, match="is no file"):
             load_policy(path, learn=False)
 
-    def test_a_path_that_is_nothing(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="cannot read policy") as refused:
-            load_policy(tmp_path / "none.toml", learn=False)
-        assert "export STUDY --to gateway" in refused.value.hint
-        with pytest.raises(SpecliftError):
-            load_policy(tmp_path, learn=False)
-
 
 class TestLoad:
     def test_up_to_the_highest_that_pays(self, tmp_path: Path) -> None:
@@ -234,23 +208,6 @@ class TestLoad:
         policy = found(tmp_path, constant(2.0), loads=LOADS).policy
 
         assert (policy.load.leave, policy.load.back, policy.load.pays_to) == (16, 12, 16.0)
-
-    def test_all_kinds_of_traffic_at_some_loads_is_elsewhere_too(self, tmp_path: Path) -> None:
-        policy = found(tmp_path, by_streams({1: 2.0, 4: 1.8, 16: 0.6}), loads=LOADS).policy
-
-        assert policy.elsewhere is SPEC
-        assert list(faults(policy)) == []
-
-    def test_of_rates_what_is_under_way(self, tmp_path: Path) -> None:
-        load = found(tmp_path, constant(2.0), loads=(Rate(per_s=20.0),)).policy.load
-
-        assert load.pays_to == pytest.approx(20 * 0.34, rel=0.3)
-        assert load.leave == int(load.pays_to or 0)
-
-    def test_a_request_alone_is_the_least(self, tmp_path: Path) -> None:
-        load = found(tmp_path, constant(2.0), loads=(Rate(per_s=0.1),)).policy.load
-
-        assert (load.leave, load.back, load.pays_to) == (1, 1, 1.0)
 
 
 def answer(tokens: int | None, ttft_s: float, *, streams: int = 1, arm: str = BASELINE) -> Record:
@@ -271,18 +228,6 @@ class TestPrefix:
         records += [answer(100, 5.0), answer(None, 1.0)]
         assert prefill_s_per_1000(records) == pytest.approx(0.3, rel=0.1)
 
-    @pytest.mark.parametrize(
-        "records",
-        [
-            [],
-            [answer(100, 0.1)],
-            [answer(100, 0.1 * number) for number in range(20)],
-            [answer(tokens, 1.0 - tokens / 2000) for tokens in LENGTHS],
-        ],
-    )
-    def test_nothing_where_nothing_can_be_told(self, records: list[Record]) -> None:
-        assert prefill_s_per_1000(records) == 0.0
-
 
 class TestRules:
     def test_by_what_the_requests_look_like(self, tmp_path: Path) -> None:
@@ -294,16 +239,6 @@ class TestRules:
         assert copy.sorted_right == 1.0
         assert any("send 100% of the study's prompts to the right pool" in line for line in made.remarks[""])
         assert "rules made without them find 100%" in made.remarks["copy"][0]
-
-    def test_and_by_nothing_but_the_header_where_they_look_alike(self, tmp_path: Path) -> None:
-        made = found(tmp_path, PARTLY, looks=ALIKE)
-        copy = made.policy.segment("copy")
-
-        assert copy is not None
-        assert (copy.when, copy.sorted_right, copy.max_temperature) == ((), None, None)
-        assert made.remarks["copy"] == (
-            "No rule of its own tells it apart: the header x-speclift-segment = copy does.",
-        )
 
     def test_live_requests_go_where_the_study_says(self, tmp_path: Path) -> None:
         router = Router(found(tmp_path, PARTLY).policy)
@@ -349,20 +284,6 @@ class TestRepetition:
         assert (look(f"{poem} {poem}") or 0) > 0.3
         assert look(poem) == 0.0
 
-    def test_a_policy_without_it_looks_at_no_prompt(self, tmp_path: Path) -> None:
-        assert prompt_look(None) is None
-        assert prompt_look(found(tmp_path, PARTLY).policy) is None
-
-    @pytest.mark.parametrize(
-        "arm",
-        [
-            Arm(name="arm", speculation=DraftModel(model="/models/draft.gguf", k=4)),
-            Arm(name="arm", speculation=NGram(variant="mod", k=16, n=8)),
-        ],
-    )
-    def test_arms_that_look_up_otherwise_or_nothing(self, tmp_path: Path, arm: Arm) -> None:
-        assert found(tmp_path, PARTLY, arm=arm).policy.segment("copy") is not None
-
     def test_a_drafter_that_remembers_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "p.toml"
         file.write_text(
@@ -370,11 +291,4 @@ class TestRepetition:
         )
 
         with pytest.raises(UsageError, match="remembers earlier requests"):
-            load_policy(file, learn=False)
-
-    def test_one_that_nobody_has_names_the_nearest(self, tmp_path: Path) -> None:
-        file = tmp_path / "p.toml"
-        file.write_text('schema = 1\n[repetition]\nengine = "vllm"\ndrafter = "ngrm"\n', "utf-8")
-
-        with pytest.raises(UsageError, match="Did you mean 'ngram'"):
             load_policy(file, learn=False)

@@ -12,12 +12,10 @@ import pytest
 
 from running import Cli
 from simulated import by_streams, quiet_truth
-from speclift.core.errors import StudyError
 from speclift.studies.study import Study
 from speclift.studies.verdict_file import VERDICT_FILE
 from speclift.verbs import judge as judging
 from speclift.verbs.judged import prices_of, verdict_of
-from speclift.verdict.document import VerdictDocument
 from written import write_study
 
 # Of llama-server: eight requests at once, every step with two tokens drafted and one of them accepted.
@@ -63,12 +61,6 @@ def test_nobody_else_may_read_it(study: Path) -> None:
     assert (study / VERDICT_FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_it_reads_back_as_it_was_judged(study: Path) -> None:
-    document = verdict_of(study)
-    assert isinstance(document, VerdictDocument)
-    assert verdict_of(study) == document
-
-
 def test_other_goals_are_judged_anew_and_kept(study: Path, judged: list[Path], cli: Cli) -> None:
     usual = cli("compare", "study", "--json").document
     strict = cli("compare", "study", "--min-speedup", "3", "--json").document
@@ -102,21 +94,6 @@ def test_another_version_judges_for_itself(study: Path, judged: list[Path]) -> N
     path.write_text(json.dumps({**json.loads(path.read_text()), "speclift": "0.0.1"}))
     prices_of(study)
     assert len(judged) == 2
-
-
-def test_commands_in_it_name_the_study_from_where_one_stands(
-    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert verdict_of(study).study == "study"
-    monkeypatch.chdir(study)
-    assert verdict_of(Path()).study == "."
-
-
-def test_a_study_that_is_gone_has_no_verdict(study: Path) -> None:
-    verdict_of(study)
-    (study / "study.sqlite").unlink()
-    with pytest.raises(StudyError, match="no study at"):
-        verdict_of(study)
 
 
 def test_whoever_watches_by_a_study_that_was_judged_loads_nothing_that_judges(study: Path) -> None:

@@ -67,17 +67,6 @@ def test_unlike_nodes_are_named_and_not_pooled(study: Study) -> None:
     assert [node.name for node in document.provenance.nodes] == list(GAINS)
 
 
-def test_nodes_that_are_alike_are_one_fleet(study: Study) -> None:
-    study.add_nodes(joined(alike=True))
-    with study:
-        judgement = judge([study])
-    checks = {each.check for each in judgement.findings}
-    assert "unlike-nodes" not in checks
-    assert "node-spread" in checks
-    assert judgement.on_all[0].overall is not None
-    assert judgement.on_all[0].overall.nodes == 3
-
-
 def test_a_node_that_joins_again_is_kept_once(study: Study) -> None:
     study.add_nodes(joined(alike=False))
     study.add_nodes(joined(alike=True))

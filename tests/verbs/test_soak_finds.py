@@ -94,9 +94,3 @@ def test_what_the_baseline_does_as_well_is_not_the_arms_fault(cli: Cli) -> None:
     result = soak(cli, truths=("corruption=leaked-token",), kinds=LEAKING_KINDS)
     assert result.document["soak"]["requests"] > 0
     assert found(result) == {}
-
-
-def test_a_fault_of_the_second_launch_alone_is_found(cli: Cli) -> None:
-    truths = ("spec.corruption=cross-talk", "spec.corruption_on_launch=2")
-    result = soak(cli, "--launches", 2, truths=truths, kinds=(SoakKind.COPY,), soak_s=8)
-    assert "cross-talk" in found(result)

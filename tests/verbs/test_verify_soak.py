@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import speclift
 from in_threads import use_threads
 from running import Cli, Result, called
 from soaking import SOAK, TIMES, found, only, soak_words
-from speclift.bench.ask import Ask
 from speclift.bench.soak_gate import SOAK_MIN_S
 from speclift.lossless.soak.traffic import SoakKind
 from speclift.lossless.soak.values import TURNS_MAX
 from speclift.testing.running import running
-from speclift.verbs.verify import with_streams
 
 ARMS = ("baseline", "ngram-k4")
 
@@ -81,22 +78,6 @@ def test_servers_that_run_already_are_put_under_fire_once_and_not_restarted(cli:
     assert "cross-talk" in found(result)
     script = found(result)["cross-talk"]["script"]
     assert spec in Path(script).read_text()
-
-
-@pytest.mark.usefixtures("threads")
-def test_python_asks_for_a_soak_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    gate = speclift.verify(
-        engine="fake", methods=("ngram,k=4",), requests=2, max_tokens=8, temperatures=(0.0,), concurrency=(2,),
-        engine_args=TIMES, launches=1, soak_s=SOAK_MIN_S,
-    )  # fmt: skip
-    assert gate.soak
-    assert gate.soak.requests > 0
-
-
-def test_servers_have_room_for_as_many_requests_as_the_soak_sends() -> None:
-    assert with_streams(Ask(), None).concurrency == ()
-    assert with_streams(Ask(), 60.0).concurrency == (1, 4, 16)
 
 
 WRONG = {

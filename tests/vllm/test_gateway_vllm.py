@@ -189,12 +189,6 @@ def test_a_stream_is_the_servers_own_and_its_counts_are_in_the_log(front: Front)
     assert line["tpot_s"] > 0
 
 
-@pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/version", 200), ("/v1/nothing", 404)])
-def test_what_is_no_generation_comes_byte_for_byte(path: str, status: int, front: Front) -> None:
-    through, direct = (ask(port, path=path) for port in front.ports)
-    assert (through.status, through.pool, through.body) == (status, "spec", direct.body)
-
-
 def test_a_server_that_closes_idle_connections_costs_no_second_try(front: Front) -> None:
     kept = HTTPConnection("127.0.0.1", front.gateway.port, timeout=60)
     short = front.body("Say hello.", max_tokens=4)
@@ -214,14 +208,6 @@ def client(front: Front) -> Iterator[Any]:
         base_url=f"http://127.0.0.1:{front.gateway.port}/v1", api_key="any", max_retries=0
     ) as client:
         yield client
-
-
-def test_openais_client_gets_what_a_grammar_forces(client: Any, front: Front) -> None:
-    cities = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
-    answer = client.chat.completions.create(
-        model=front.model, messages=MESSAGES, response_format=cities, temperature=0, max_tokens=60
-    )
-    assert json.loads(answer.choices[0].message.content).keys() == {"city"}
 
 
 def test_openais_client_gets_the_call_of_a_tool_whole_and_streamed(client: Any, front: Front) -> None:

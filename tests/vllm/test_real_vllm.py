@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import time
@@ -14,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from processes import children, command_line, eventually, guardian_of, is_running
+from processes import children, command_line, eventually, is_running
 from running import Cli, records_of, start
 from speclift.client.client import Client, now_s
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
-from speclift.core.errors import EngineError, UsageError
+from speclift.core.errors import EngineError
 from speclift.core.records import Phase, Place, Record
-from speclift.core.speculation import DraftModel, NGram, Speculation
+from speclift.core.speculation import DraftModel
 from speclift.core.traffic import Concurrency, Message, Request
 from speclift.engines.metrics import parse_counters
 from speclift.engines.process import free_port
@@ -37,7 +36,6 @@ STUDY_LIMIT_S = 300.0
 BEFORE_MEASURING = 3  # the probe and two requests of warm-up
 K = 3
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 
 
 def settings(model: Path, *more: str) -> ServerSettings:
@@ -113,22 +111,6 @@ def test_a_draft_model_drafts_k_tokens_a_step_and_all_are_accepted(
     assert record.accepted / record.drafted > 0.8
 
 
-def test_responses_records_and_metrics_agree_on_what_was_drafted_and_accepted(
-    drafting: Server, runner: asyncio.Runner
-) -> None:
-    before = runner.run(drafting.counters())
-    records = runner.run(say(drafting, "Name three rivers.", "What is a cloud?", "Count to ten."))
-    grown = runner.run(drafting.counters()).since(before)
-    assert grown.total(DRAFTED) == sum(record.drafted or 0 for record in records) > 0
-    assert grown.total(ACCEPTED) == sum(record.accepted or 0 for record in records) > 0
-
-
-def test_the_servers_kv_cache_holds_what_half_a_gigabyte_holds_of_two_models(drafting: Server) -> None:
-    # Target and draft: 2 x 30 layers, keys and values, 3 heads of 64, 2 bytes each; blocks of 128 tokens.
-    bytes_per_token = 2 * 30 * 2 * 3 * 64 * 2
-    assert drafting.kv_tokens == (512 << 20) // (128 * bytes_per_token) * 128
-
-
 def test_a_plan_foretold_the_servers_kv_cache(
     drafting: Server, hugging_face_model: Path, tmp_path: Path
 ) -> None:
@@ -153,31 +135,12 @@ def test_the_server_says_what_it_really_runs_with_and_what_it_changed(drafting: 
     assert not any("deprecated" in notice for notice in drafting.notices)
 
 
-def test_how_full_the_server_was_is_known_after_traffic(drafting: Server, runner: asyncio.Runner) -> None:
-    begun_s = time.time()
-    runner.run(say(drafting, "Tell me about the moon.", max_tokens=64))
-    # It writes its statistics every two seconds, in whole seconds.
-    eventually(lambda: any(point.at_s >= begun_s - 1 for point in drafting.usage()), what="statistics")
-    assert all(0 <= point.kv_share <= 1 for point in drafting.usage())
-    assert max(point.running for point in drafting.usage()) <= 1
-
-
 # Launches that must fail
 
 
 def test_a_taken_port_is_tried_again_with_another(drafting: Server, drafting_log: Path) -> None:
     assert "Address already in use" in drafting_log.read_text()
     assert drafting.death() is None
-
-
-def test_where_every_port_is_taken_the_reason_says_so(
-    engine: Vllm, runner: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm, "BIND_TRIES", 1)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(vllm, "free_port", lambda: taken.getsockname()[1])
-        with pytest.raises(EngineError, match=r"ended with code .*: OSError: .* Address already in use$"):
-            runner.run(engine.launch(baseline_arm(), log=tmp_path / "log"))
 
 
 def test_too_little_memory_for_the_kv_cache_fails_the_launch_with_the_engines_own_reason_in_one_line(
@@ -191,65 +154,6 @@ def test_too_little_memory_for_the_kv_cache_fails_the_launch_with_the_engines_ow
         runner.run(cramped.launch(baseline_arm(), log=tmp_path / "log"))
     assert "\n" not in str(caught.value)
     assert "KV cache is needed, which is larger than the available KV cache memory" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("speculation", "words"),
-    [
-        (NGram(k=K, n=3, extra=(("lookup_max", "3"),)), "would reject arm bad: lookup_max"),
-        (DraftModel(model="./no-such-draft", k=K), "draft ./no-such-draft is neither a folder nor an id"),
-    ],
-    ids=["bad key", "missing draft"],
-)
-def test_what_vllm_would_refuse_only_after_a_while_is_refused_without_a_launch(
-    speculation: Speculation, words: str, engine: Vllm, runner: asyncio.Runner, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError) as caught:
-        runner.run(engine.launch(Arm(name="bad", speculation=speculation), log=tmp_path / "log"))
-    assert words in str(caught.value)
-    assert not (tmp_path / "log").exists()
-
-
-def test_a_draft_without_weights_fails_the_launch_with_the_engines_own_reason_in_one_line(
-    engine: Vllm, hugging_face_model: Path, runner: asyncio.Runner, tmp_path: Path
-) -> None:
-    draft = tmp_path / "empty"
-    draft.mkdir()
-    shutil.copy(hugging_face_model / "config.json", draft)
-    arm = Arm(name="draft", speculation=DraftModel(model=str(draft), k=K))
-    with pytest.raises(
-        EngineError, match=r"ended with code .*: RuntimeError: Cannot find any model weights"
-    ) as caught:
-        runner.run(engine.launch(arm, log=tmp_path / "log"))
-    assert "\n" not in str(caught.value)
-    assert str(draft) in str(caught.value)
-    assert caught.value.log_tail
-
-
-def test_an_engine_core_killed_under_a_request_fails_its_server_and_leaves_no_process(
-    engine: Vllm, runner: asyncio.Runner, tmp_path: Path
-) -> None:
-    server = runner.run(engine.launch(baseline_arm(), log=tmp_path / "log"))
-    try:
-        guardian = guardian_of(server.command)
-        family, core = descendants(guardian), engine_core(guardian)
-
-        async def kill_while_asking() -> Record:
-            asking = asyncio.create_task(say(server, "Count from 1 to 900, one by one.", max_tokens=800))
-            await asyncio.sleep(2)
-            os.kill(core, signal.SIGKILL)
-            (record,) = await asking
-            return record
-
-        record = runner.run(kill_while_asking())
-        assert not record.is_ok
-        # At once, not when the API process gives up seconds later: the next request must not count against it.
-        death = server.death()
-        assert death is not None
-        assert death.startswith("its engine core died")
-    finally:
-        runner.run(server.stop())
-    eventually(lambda: not any(is_running(pid) for pid in (guardian, *family)), what="no process is left")
 
 
 def engine_core(guardian: int) -> int:

@@ -8,7 +8,6 @@ import resource
 import stat
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +16,9 @@ import pytest
 from byte_tokenizer import write_byte_tokenizer
 from processes import eventually
 from routed import routed
-from running import Cli
 from speclift.core.errors import UsageError
 from speclift.core.routing import RequestEnd, RequestFeatures, RoutedRequest
-from speclift.live.gateway.access_log import TEXT_BYTES_MAX, AccessLog, access_line
+from speclift.live.gateway.access_log import AccessLog, access_line
 from speclift.studies.prompt_files import read_workload
 from speclift.verbs.replay import replay
 
@@ -95,17 +93,6 @@ def test_a_line_is_one_line_of_ascii(text: str) -> None:
     assert line["request"]["messages"][0]["content"] == text
 
 
-@pytest.mark.parametrize("body", [None, b"", b"{", b"[1]", b'"x"', b"\xff", b"[" * 100_000, b'{"a": NaN}'])
-def test_a_body_that_is_no_object_is_not_kept(body: bytes | None) -> None:
-    line = json.loads(access_line(replace(routed(), request_body=body), keeps_text=True))
-    assert line["request"] is None
-
-
-def test_what_is_too_long_is_logged_without_its_text() -> None:
-    line = json.loads(access_line(with_text("x" * TEXT_BYTES_MAX, "y"), keeps_text=True))
-    assert (line["request"], line["response"], line["end"]) == (None, None, "ok")
-
-
 def test_it_is_for_the_user_alone_and_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "access.jsonl"
     written(path, routed())
@@ -175,12 +162,6 @@ def test_a_full_disk_is_said_and_costs_one_line(tmp_path: Path) -> None:
     assert json.loads(whole) == json.loads(after)
     with pytest.raises(json.JSONDecodeError):
         json.loads(cut)
-
-
-@pytest.mark.parametrize("name", ["missing/access.jsonl", "."])
-def test_a_log_that_cannot_be_opened_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
-        AccessLog(tmp_path / name, keeps_text=False, say=Said())
 
 
 @pytest.mark.slow
@@ -259,18 +240,6 @@ def test_what_the_answer_must_keep_to_is_asked_for_again(tmp_path: Path) -> None
     assert [{} if each is None else json.loads(each) for each in formats] == list(bodies)
 
 
-@pytest.mark.parametrize(
-    ("body", "limit"),
-    [({}, 700), ({"max_completion_tokens": 9}, 9), ({"max_tokens": 8}, 8), ({"max_tokens": None}, 700)],
-)
-def test_without_a_limit_of_its_own_a_request_may_say_as_much_as_it_did(
-    tmp_path: Path, body: Mapping[str, object], limit: int
-) -> None:
-    path = tmp_path / "access.jsonl"
-    written(path, replace(with_text("x", "y", **body), output_tokens=700), keeps_text=True)
-    assert read_workload(path).requests[0].max_tokens == limit
-
-
 def test_requests_for_more_than_text_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "access.jsonl"
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]
@@ -278,12 +247,6 @@ def test_requests_for_more_than_text_are_left_out_and_counted(tmp_path: Path) ->
     workload = read_workload(path)
     assert len(workload.requests) == 1
     assert workload.left_out == "more than text: 1"
-
-
-def test_callers_may_use_an_id_twice(tmp_path: Path) -> None:
-    path = tmp_path / "access.jsonl"
-    written(path, with_text("x", "y"), with_text("z", "y"), keeps_text=True)
-    assert [request.id for request in read_workload(path).requests] == ["line-1", "line-2"]
 
 
 @pytest.mark.parametrize("reads", [read_workload, lambda path: replay([path])])
@@ -294,21 +257,6 @@ def test_a_log_without_text_is_refused_with_what_to_do(tmp_path: Path, reads: ob
     with pytest.raises(UsageError, match="access log without text") as refused:
         reads(path)
     assert "--log-text" in (refused.value.hint or "")
-
-
-def test_who_measures_it_is_told_what_was_left_out(tmp_path: Path, cli: Cli) -> None:
-    path = tmp_path / "access.jsonl"
-    written(path, *unlike(), with_text("x", "y"), keeps_text=True)
-    result = cli("decide", "--engine", "fake", "--prompts", path, "--dry-run")
-    assert result.code == 0
-    assert f"left out of {path}: failed or no generation: 6" in result.stderr
-
-
-def test_a_log_with_nothing_to_measure_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "access.jsonl"
-    written(path, *unlike(), keeps_text=True)
-    with pytest.raises(UsageError, match="failed or no generation: 6"):
-        read_workload(path)
 
 
 def test_replay_reads_back_what_was_answered(tmp_path: Path) -> None:
