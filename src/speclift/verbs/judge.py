@@ -77,7 +77,7 @@ from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import budget_finding, no_text_finding
 from speclift.studies.verdict_file import write_verdict
-from speclift.verbs.study_data import StudyData, comparer_of, effort_of, ending_of, read_data
+from speclift.verbs.study_data import Ending, StudyData, comparer_of, effort_of, ending_of, read_data
 from speclift.verdict.break_even import crossover_running, load_break_evens, requests_under_way
 from speclift.verdict.document import JudgedStudy, verdict_document
 from speclift.verdict.judgement import (
@@ -89,7 +89,14 @@ from speclift.verdict.judgement import (
     Served,
 )
 from speclift.verdict.rules import ALL
-from speclift.verdict.verdict import GateWord, changed_arms, changed_findings, decide, gate_for_verdict
+from speclift.verdict.verdict import (
+    EvidenceFor,
+    GateWord,
+    changed_arms,
+    changed_findings,
+    decide,
+    gate_for_verdict,
+)
 
 # What weights are stored as in a Hugging Face folder.
 WEIGHT_FILES = ("*.safetensors", "*.bin")
@@ -272,8 +279,7 @@ def _judge(studies: Sequence[Study], goals: Goals | None) -> _Judged:
     first, held = studies[0], read_data(studies)
     goals, records = goals or first.goals, held.records
     ending = ending_of(studies, held)
-    evidence_for = ending.evidence_for if goals == first.goals else None
-    evidence_for = evidence_for or cache(comparer_of(held, goals, level=ending.level).evidence)
+    evidence_for = _evidence_for(held, ending, goals, settled_by=first.goals)
     lossless = _lossless(studies, held)
     tuning = _kept_tuning(first) if len(studies) == 1 else None
     no_gain = _schedule_findings(tuning, held, metric=goals.metric)
@@ -323,6 +329,13 @@ def _judge(studies: Sequence[Study], goals: Goals | None) -> _Judged:
         at_temperatures=at_temperatures(records, on_all),
     )
     return _Judged(judgement=judgement, held=held, arms=arms, level=ending.level, gate=gate)
+
+
+def _evidence_for(held: StudyData, ending: Ending, goals: Goals, *, settled_by: Goals) -> EvidenceFor:
+    """The evidence that settled the study, where the goals are the same; else new evidence."""
+    if goals == settled_by and ending.evidence_for is not None:
+        return ending.evidence_for
+    return cache(comparer_of(held, goals, level=ending.level).evidence)
 
 
 def _repeat_findings(study: Study, held: StudyData) -> Sequence[Finding]:
