@@ -115,18 +115,6 @@ def test_what_does_not_start_leaves_no_server_behind(
     assert processes_with(MARK) == {}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("threads")
-def test_what_does_not_fit_beside_the_others_starts_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Fake, "launches_at_once", 4)
-    monkeypatch.setattr(Fake, "fits_together", lambda engine, arms: len(arms) < 3)
-    starting = Starting(monkeypatch)
-    searched(tmp_path)
-    assert starting.most == 1
-
-
 class TestCrowdedGpu:
     GPU = EngineSpec(kind="llamacpp", settings=ServerSettings(gpu_layers=99))
     PLAN = StudyPlan(

@@ -81,18 +81,6 @@ class TestAStudy:
         assert not named(document, "single-launch")
         assert not named(document, "unequal-settings")
 
-    def test_whose_budget_is_spent_has_no_control(self, cli: Cli, tmp_path: Path) -> None:
-        document = decide(cli, "--launches", 1, *SPENT)
-        assert not named(document, "gain-explained")
-        # Where the machine is busy the second server no longer starts in that time.
-        assert {record.place.arm for record in records_of(tmp_path / "s")} <= {BASELINE, ARM}
-
-    def test_of_servers_without_it_has_no_control(self, cli: Cli, tmp_path: Path) -> None:
-        document = decide(cli, "--launches", 1, "--async-scheduling", "off")
-        assert document["speedup"]["value"] == pytest.approx(2.0, rel=0.25)
-        assert not named(document, "async-scheduling")
-        assert {record.place.arm for record in records_of(tmp_path / "s")} == {BASELINE, ARM}
-
     def test_whose_control_does_not_start_is_decided_all_the_same(self, cli: Cli) -> None:
         document = decide(cli, "--launches", 1, truth=(*TRUTH, "control.crash_on_start=1"))
         assert document["failed_arms"] == []

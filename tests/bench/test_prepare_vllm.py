@@ -32,25 +32,11 @@ def prepared(python: str, **asked: Any) -> Experiment:
     return prepare(ask, Observer())
 
 
-def command_of(made: Experiment, index: int) -> list[str]:
-    return list(made.engine.command(made.plan.arms[index], port=0))
-
-
 SCHEDULING = {"--async-scheduling", "--no-async-scheduling"}
 
 
 def scheduling_of(made: Experiment) -> dict[str, set[str]]:
     return {arm.name: SCHEDULING & set(made.engine.command(arm, port=0)) for arm in made.plan.arms}
-
-
-def checks(made: Experiment) -> list[str]:
-    return [finding.check for finding in made.findings]
-
-
-def test_scheduling_is_left_to_vllm_where_nobody_said(gpu_python: str) -> None:
-    made = prepared(gpu_python, drafts=("org/draft",), ks=(3,))
-    assert scheduling_of(made) == {"baseline": set(), "draft-k3": set()}
-    assert "async-scheduling" not in checks(made)
 
 
 def test_a_method_that_cannot_schedule_ahead_does_not_take_it_from_the_baseline(gpu_python: str) -> None:
@@ -100,25 +86,3 @@ def test_a_version_that_drafts_outside_cuda_graphs_is_forewarned(gpu_python: str
     (finding,) = made.findings
     assert finding.check == "risky-setting"
     assert finding.message.startswith("draft-k3, draft-k5:")
-
-
-def test_draft_settings_reach_drafts_and_nothing_else(gpu_python: str) -> None:
-    made = prepared(
-        gpu_python,
-        drafts=("org/draft",),
-        methods=("draft,k=3", "synthetic:draft,rates=0.5", "ngram,n=3,k=3"),
-        draft_quants=("fp8",),
-        tp=2,
-        draft_tps=(2,),
-    )
-    configs = [made.engine.config(arm) for arm in made.plan.arms if not arm.is_control]
-    assert [config.get("quantization") for config in configs] == [None, "fp8", "fp8", None]
-    assert [config.get("draft_tensor_parallel_size") for config in configs] == [None, 2, 2, None]
-    assert all("--tensor-parallel-size" in command_of(made, index) for index in range(4))
-
-
-@pytest.mark.parametrize(("together", "expected"), [(None, False), (True, True), (False, False)])
-def test_servers_share_a_gpu_only_when_asked_to(
-    gpu_python: str, together: bool | None, expected: bool
-) -> None:
-    assert prepared(gpu_python, methods=("ngram,n=3",), side_by_side=together).plan.together is expected

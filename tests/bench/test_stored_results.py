@@ -10,7 +10,7 @@ import pytest
 
 from samples import launch, new_study, record
 from speclift.bench.search_run import CellEntry, JobEntry, stored_result
-from speclift.core.records import Counters, Phase, Record, Step, TurnHealth
+from speclift.core.records import Phase, Record, Step
 from speclift.core.traffic import Concurrency
 from speclift.search.problem import JobResult, Purpose, SearchJob
 from speclift.studies.study import Study
@@ -61,33 +61,9 @@ def test_steps_and_time_of_every_answered_request_are_told(study: Study) -> None
     assert (result.launch_s, cell.wall_s, result.failure) == (1.0, 1.5, "")
 
 
-@pytest.mark.parametrize("turns", [(8.0,), (6.0, 2.0)], ids=["one turn", "cut into pieces by the pacing"])
-def test_where_no_request_tells_its_drafts_the_cells_total_is_shared_by_length(
-    study: Study, turns: tuple[float, ...]
-) -> None:
-    for name in ("a", "b"):
-        study.add_record(record(arm="ngram-k8", launch=2, round=2, request_id=name))
-    health = TurnHealth(load=ALONE, loop_lag_p99_s=0.0, cpu_s=0.0, wall_s=1.0)
-    for accepted in turns:
-        totals = Counters(values={"vllm:spec_decode_num_accepted_tokens_total": accepted})
-        study.add_turn(2, 0, health, totals)
-    counts = told(study, entry(2)).cells[0].requests
-    assert [(each.tokens, each.steps) for each in counts] == [(10, 6), (10, 6)]
-
-
 def test_an_arm_whose_drafts_nobody_counts_is_a_failure_and_a_baseline_is_not(study: Study) -> None:
     study.add_record(record(arm="ngram-k8", launch=2, round=2))
     unknown = told(study, entry(2))
     assert unknown.cells == ()
     assert "draft tokens" in unknown.failure
     assert [each.steps for each in told(study, entry(2), is_baseline=True).cells[0].requests] == [10]
-
-
-def test_neither_warm_ups_nor_other_launches_are_told(study: Study) -> None:
-    """In the same block: a warm-up of this launch, a measured request of another, and one that is both."""
-    study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, request_id="p1")))
-    study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, request_id="p2", phase=Phase.WARMUP)))
-    study.add_record(drafted(record(launch=1, request_id="p3")))
-    study.add_record(drafted(record(launch=1, request_id="p4", phase=Phase.WARMUP)))
-    (cell,) = told(study, entry(2)).cells
-    assert [counts.request_id for counts in cell.requests] == ["p1"]

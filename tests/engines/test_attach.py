@@ -20,7 +20,6 @@ from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError
 from speclift.core.records import Phase
 from speclift.core.speculation import Attached
-from speclift.engines.attach.detect import Facts, llamacpp_facts
 from speclift.engines.attach.kind import Attach, AttachedServer
 from speclift.studies.study import Study
 from tls_front import certificate, tls_front
@@ -109,40 +108,6 @@ def test_vllms_metrics_tell_its_cache_and_what_both_servers_must_have_in_common(
         assert [name.partition("{")[0] for name in asyncio.run(server.counters()).values] == [
             "vllm:generation_tokens_total"
         ]
-
-
-def test_metrics_are_read_where_one_says_they_are() -> None:
-    with (
-        serving({"/elsewhere": VLLM_METRICS}) as metrics,
-        serving({"/v1/models": MODELS, "/version": {"version": "0.24.0"}}) as url,
-    ):
-        assert attach(url, baseline_metrics_url=f"{metrics}/elsewhere").kv_tokens == 1600
-        unseen = attach(url)
-        assert (unseen.kv_tokens, unseen.settings) == (None, {"max_seq_len": "4096"})
-        with pytest.raises(EngineError, match="/metrics answered 404"):
-            asyncio.run(unseen.counters())
-
-
-@pytest.mark.parametrize(
-    ("slots", "facts"),
-    [
-        (None, Facts()),
-        ({"error": "off"}, Facts()),
-        ([], Facts()),
-        (
-            [{"n_ctx": 512, "speculative": True}],
-            Facts(speculates=True, kv_tokens=512, settings={"slots": "1", "slot_tokens": "512"}),
-        ),
-        # Two slots of 512 each, or both of one cache of 512: it does not say.
-        (
-            [{"n_ctx": 512, "speculative": False}] * 2,
-            Facts(speculates=False, settings={"slots": "2", "slot_tokens": "512"}),
-        ),
-        ([{"id": 0}], Facts(settings={"slots": "1"})),
-    ],
-)
-def test_llama_cpps_slots_tell_as_much_as_is_certain(slots: Any, facts: Facts) -> None:
-    assert llamacpp_facts(slots) == facts
 
 
 # Refusing

