@@ -37,11 +37,11 @@ from speclift.bench.asking import read_answer
 from speclift.core.engine_totals import USED, counted_between
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import error_text, parse_json
-from speclift.core.records import Outcome, Record
+from speclift.core.records import AnswerRead, Outcome, Record
 from speclift.engines.attach.detect import detect, facts, llamacpp_facts, sglang_facts, vllm_facts
 from speclift.engines.metrics import parse_counters
 from speclift.http.answer import read_stream
-from speclift.http.counts import TOKEN_BYTES_MAX, AnswerRead, Limits
+from speclift.http.counts import TOKEN_BYTES_MAX, Limits
 from speclift.http.message import HttpError, ResponseReader
 from speclift.lossless.questions import Question
 from speclift.statistics.bursts import mark_bursts

@@ -15,12 +15,12 @@ from running import Cli, records_of
 from samples import NGRAM, launch, new_study, place, record
 from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import counted_between
-from speclift.core.records import NO_TEXT_FOR_IT, Counters, Outcome, Phase, Record, Refused, Step
+from speclift.core.records import NO_TEXT_FOR_IT, AnswerRead, Counters, Outcome, Phase, Record, Refused, Step
 from speclift.core.results import Finding, Level
 from speclift.engines.metrics import parse_counters
 from speclift.http import counts as possible
 from speclift.http.answer import read_stream
-from speclift.http.counts import AnswerRead, Limits
+from speclift.http.counts import Limits
 from speclift.statistics.answer_checks import check_answers
 from speclift.statistics.checks import check_records
 from speclift.studies.study import Study

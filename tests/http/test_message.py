@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.core.records import Outcome, Step
+from speclift.core.records import AnswerRead, Outcome, Step
 from speclift.http.answer import AnswerReader
-from speclift.http.counts import AnswerRead
 from speclift.http.message import HttpError, ResponseReader
 
 RECORDED = Path(__file__).parent.parent / "recorded"

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from samples import record, request
 from speclift.bench.asking import read_answer
-from speclift.core.records import Outcome, Step
+from speclift.core.records import AnswerRead, Outcome, Step
 from speclift.http.answer import CALLS_MAX, CHOICES_MAX, AnswerReader, read_stream
-from speclift.http.counts import AnswerRead
 from speclift.lossless.answers import Answer, compare
 from speclift.lossless.questions import Question
 

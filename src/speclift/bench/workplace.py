@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from speclift.bench.course import InterimCheck
 from speclift.bench.interrupts import run_until_signal
@@ -18,8 +18,8 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[..., Coroutine[object, object, T]]
 
 
-class Workplace(Protocol):
-    """Whoever asks waits until it is done; Ctrl-C ends it, with its servers, wherever they are."""
+class Workplace:
+    """This machine; a fleet overrides both. Ctrl-C ends what runs, with its servers, wherever they are."""
 
     def run_study(
         self,
@@ -30,30 +30,12 @@ class Workplace(Protocol):
         workers: int = 1,
         look: InterimCheck | None = None,
     ) -> None:
-        """Whatever of the study is not finished yet. `look` says what is still wanted after so many laps."""
-        ...
-
-    def run(self, work: Work[T], *arguments: object, logs: Path, observer: Observer, deadline: Deadline) -> T:
-        """The result of `work`, which takes one server at a time."""
-        ...
-
-
-class Here:
-    """This machine."""
-
-    def run_study(
-        self,
-        study: Study,
-        *,
-        observer: Observer,
-        deadline: Deadline,
-        workers: int = 1,
-        look: InterimCheck | None = None,
-    ) -> None:
+        """Measures the rest of the study. `look` says what is still wanted after so many laps."""
         run_study(study, observer=observer, deadline=deadline, workers=workers, look=look)
 
     def run(self, work: Work[T], *arguments: object, logs: Path, observer: Observer, deadline: Deadline) -> T:
+        """The result of `work`, which takes one server at a time."""
         return run_until_signal(work(*arguments, logs=logs, observer=observer, deadline=deadline))
 
 
-HERE = Here()
+HERE = Workplace()

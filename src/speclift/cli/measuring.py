@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -75,36 +75,31 @@ class Outputs:
 NoVerify = Annotated[bool, typer.Option("--no-verify", help="Same as --verify off.")]
 
 
-@takes_ask
-def decide_command(
-    ask: Ask,
-    *,
-    verify: Verify = "quick",
-    no_verify: NoVerify = False,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    markdown: Markdown = None,
-    out: Out = None,
-) -> None:
-    """Does speculative decoding pay here? Measures the best setup against the baseline."""
-    ask = replace(ask, verify="off" if no_verify else verify)
-    _deciding(ask, "decide", dry_run=dry_run, to=Outputs(as_json=as_json, markdown=markdown, out=out))
+def _deciding_command(verb: str, words: str) -> Callable[..., None]:
+    @takes_ask
+    def command(
+        ask: Ask,
+        *,
+        verify: Verify = "quick",
+        no_verify: NoVerify = False,
+        dry_run: DryRun = False,
+        as_json: Json = False,
+        markdown: Markdown = None,
+        out: Out = None,
+    ) -> None:
+        ask = replace(ask, verify="off" if no_verify else verify)
+        _deciding(ask, verb, dry_run=dry_run, to=Outputs(as_json=as_json, markdown=markdown, out=out))
+
+    command.__doc__ = words
+    return command
 
 
-@takes_ask
-def tune_command(
-    ask: Ask,
-    *,
-    verify: Verify = "quick",
-    no_verify: NoVerify = False,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    markdown: Markdown = None,
-    out: Out = None,
-) -> None:
-    """Find the fastest configuration: measure some, predict the rest, confirm the best."""
-    ask = replace(ask, verify="off" if no_verify else verify)
-    _deciding(ask, "tune", dry_run=dry_run, to=Outputs(as_json=as_json, markdown=markdown, out=out))
+decide_command = _deciding_command(
+    "decide", "Does speculative decoding pay here? Measures the best setup against the baseline."
+)
+tune_command = _deciding_command(
+    "tune", "Find the fastest configuration: measure some, predict the rest, confirm the best."
+)
 
 
 @takes_ask

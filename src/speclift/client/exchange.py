@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from speclift.client.connection import Connection, Stamp, moment_of
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text
-from speclift.core.records import Outcome
+from speclift.core.records import AnswerRead, Outcome
 from speclift.core.units import Seconds
 from speclift.http.answer import ERROR_TEXT_MAX, AnswerReader
-from speclift.http.counts import NO_LIMITS, AnswerRead, Limits
+from speclift.http.counts import NO_LIMITS, Limits
 from speclift.http.message import ResponseReader
 
 # Of the text of an answer that failed: what it said is not compared with anything.

@@ -15,10 +15,9 @@ from dataclasses import replace
 from speclift.client.connection import CONTROL_BYTES, READ_BYTES, Poll, Pool, Stamp, moment_of, turn_stamps_on
 from speclift.client.exchange import FAILED_TEXT_MAX, Errand, Exchange, Sent, words
 from speclift.client.pacing import Agenda, Lateness, LowWater
-from speclift.core.records import Outcome
+from speclift.core.records import AnswerRead, Outcome
 from speclift.core.units import Seconds
 from speclift.http.answer import ERROR_TEXT_MAX
-from speclift.http.counts import AnswerRead
 from speclift.http.message import HttpError
 
 # How often deadlines and idle connections are looked at.

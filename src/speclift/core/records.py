@@ -90,15 +90,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One request as measured. Times are seconds since the Unix epoch on a monotonic clock."""
+class AnswerRead:
+    """One answer as far as it came; None is what it does not say, or what cannot be true."""
 
-    place: Place
     outcome: Outcome
-    intended_s: Seconds
-    sent_s: Seconds
-    end_s: Seconds
+    error: str = ""
+    # Set for a stream; an answer that comes whole has no first token.
     first_token_s: Seconds | None = None
+    # The finish where the text ended by itself: the end token is counted and carries no text.
     last_token_s: Seconds | None = None
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
@@ -107,9 +106,26 @@ class Record:
     drafted: Tokens | None = None
     accepted: Tokens | None = None
     steps: tuple[Step, ...] | None = None
-    error: str = ""
-    # What the server said and what is None above because of it.
+    # Numbers that the server reported and that cannot be true.
     refused: tuple[Refused, ...] = ()
+
+    @property
+    def tpot_s(self) -> Seconds | None:
+        """None too where all of it came at once: held back on the way, or a single step."""
+        first, last, tokens = self.first_token_s, self.last_token_s, self.output_tokens
+        if first is None or last is None or tokens is None or tokens < 2 or last <= first:
+            return None
+        return (last - first) / (tokens - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(AnswerRead):
+    """One request as measured. Times are seconds since the Unix epoch on a monotonic clock."""
+
+    place: Place
+    intended_s: Seconds
+    sent_s: Seconds
+    end_s: Seconds
     # Whether its tokens came together; only beside other answers can that be told (statistics/bursts.py).
     is_in_one_burst: bool = False
 

@@ -9,7 +9,7 @@ from typing import cast
 from speclift.bench.course import InterimCheck
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.observer import Observer
-from speclift.bench.workplace import T, Work
+from speclift.bench.workplace import T, Work, Workplace
 from speclift.core.deadline import Deadline
 from speclift.core.errors import FleetError
 from speclift.core.units import Seconds
@@ -34,7 +34,7 @@ class WorkJob:
         return await self.work(*self.arguments, logs=folder, observer=observer, deadline=deadline)
 
 
-class OnFleet:
+class OnFleet(Workplace):
     """Workers on nodes; what takes one server at a time runs on the first node, and on the next where that is lost."""
 
     def __init__(self, fleet: Fleet) -> None:

@@ -18,9 +18,9 @@ import msgspec
 
 from speclift.core.foreign_text import error_message, error_text
 from speclift.core.json_reading import as_object, as_objects, as_text, as_whole
-from speclift.core.records import AnswerChoice, Outcome, ToolCall
+from speclift.core.records import AnswerChoice, AnswerRead, Outcome, ToolCall
 from speclift.core.units import Seconds
-from speclift.http.counts import NO_LIMITS, AnswerRead, Limits, Reported
+from speclift.http.counts import NO_LIMITS, Limits, Reported
 
 ERROR_TEXT_MAX = 500
 REASON_MAX = 40

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from speclift.core.json_reading import as_object
-from speclift.core.records import NO_TEXT_FOR_IT, Outcome, Refused, Step
-from speclift.core.units import Seconds, Tokens
+from speclift.core.records import NO_TEXT_FOR_IT, AnswerRead, Refused, Step
+from speclift.core.units import Tokens
 
 # Of a server that says something else that cannot be true in each chunk, the first tell enough.
 REFUSED_MAX = 8
@@ -39,35 +39,6 @@ TOKEN_BYTES_MAX = 512
 # Where nobody knows k: longer drafts than anyone runs (llama.cpp's n-gram drafter takes 48 by default, b11549).
 DRAFT_TOKENS_MAX = 1024
 SHOWN_CHARACTERS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRead:
-    """One answer as far as it came; None is what it does not say, or what cannot be true."""
-
-    outcome: Outcome
-    error: str = ""
-    # Of a stream; an answer that comes whole has no first token.
-    first_token_s: Seconds | None = None
-    # The finish where the text ended by itself: the end token is counted and carries no text.
-    last_token_s: Seconds | None = None
-    prompt_tokens: Tokens | None = None
-    output_tokens: Tokens | None = None
-    finish_reason: str | None = None
-    text: str = ""
-    drafted: Tokens | None = None
-    accepted: Tokens | None = None
-    steps: tuple[Step, ...] | None = None
-    # Numbers that the server reported and that cannot be true.
-    refused: tuple[Refused, ...] = ()
-
-    @property
-    def tpot_s(self) -> Seconds | None:
-        """None too where all of it came at once: held back on the way, or a single step."""
-        first, last, tokens = self.first_token_s, self.last_token_s, self.output_tokens
-        if first is None or last is None or tokens is None or tokens < 2 or last <= first:
-            return None
-        return (last - first) / (tokens - 1)
 
 
 # One for every chunk of an engine that counts alongside: made in a tenth of the time of a dataclass.

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from speclift.core.records import AnswerRead
 from speclift.http.answer import read_stream
-from speclift.http.counts import AnswerRead, Limits
+from speclift.http.counts import Limits
 from speclift.http.message import ResponseReader
 from speclift.live.gateway.observed import (
     LINE_BYTES_MAX,

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from speclift.core.foreign_text import error_message, error_text
-from speclift.core.records import Outcome
+from speclift.core.records import AnswerRead, Outcome
 from speclift.core.units import Seconds
 from speclift.http.answer import AnswerEvent, AnswerReader, read_event
-from speclift.http.counts import NO_LIMITS, AnswerRead, Limits, Reported
+from speclift.http.counts import NO_LIMITS, Limits, Reported
 from speclift.http.message import SIZES
 
 # The end of a stream lies in its last three events (the finish, the counts, [DONE]), each with a blank line behind it.
