@@ -73,17 +73,6 @@ def test_as_many_as_the_engine_allows_start_together(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("threads")
-def test_an_arm_that_does_not_start_leaves_the_others_running(tmp_path: Path) -> None:
-    with study(tmp_path / "s") as made:
-        asyncio.run(
-            StudyRun(made, Counting(made.engine.settings, fails="ngram-k2"), observer=Observer()).run()
-        )
-        assert "ngram-k2" not in {record.place.arm for record in made.records()}
-        assert {launch.arm for launch, _ in made.launches() if launch.failure} == {"ngram-k2"}
-
-
 def test_the_next_launch_is_judged_by_the_last_round_and_not_by_the_one_that_filled_the_caches(
     tmp_path: Path,
 ) -> None:

@@ -83,27 +83,12 @@ ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}]}
 
 
 class TestText:
-    def test_messages_are_written_by_the_models_template(self, write: Write, tokenizer: str) -> None:
-        result = replay([write({**ASKED, "response": "abc"})], tokenizer=tokenizer)
-
-        assert result.log.prompts == {"template": 1}
-        assert result.log.tokens == len("user:abcabc\n") + len("abc") + 1  # the end token
-
     def test_an_answer_cut_off_has_no_end_token(self, write: Write, tokenizer: str) -> None:
         cut = {**ASKED, "response": "abc", "max_tokens": 3}
         said = {**ASKED, "response": "abc", "finish_reason": "length"}
         result = replay([write(cut, said)], tokenizer=tokenizer)
 
         assert result.log.tokens == 2 * (len("user:abcabc\n") + 3)
-
-    def test_without_a_template_messages_are_joined_and_that_is_said(
-        self, write: Write, tokenizer: str
-    ) -> None:
-        (Path(tokenizer) / "tokenizer_config.json").unlink()
-        result = replay([write({**ASKED, "response": "abc"})], tokenizer=tokenizer)
-
-        assert result.log.prompts == {"joined": 1}
-        assert "chat-template" in checks(result)
 
     def test_ids_of_another_vocabulary_than_the_tokenizers_are_noticed(
         self, write: Write, tokenizer: str

@@ -160,24 +160,6 @@ def test_a_broken_arm_too_few_prompts_and_little_time_are_said_and_the_rest_is_c
     assert {done.count(number) for number in done} == {size}
 
 
-@pytest.mark.slow
-def test_a_baseline_that_cannot_start_ends_the_search_and_says_how_to_go_on(cli: Cli) -> None:
-    result = cli("tune", *SHAPE, *ARMS, *fake_flags("baseline.crash_on_start=1"))
-    assert result.code == 1
-    assert "the baseline did not start" in result.stderr
-    assert "--resume --study s" in " ".join(result.stderr.split()).replace("s/search", "WRONG")
-
-
-@pytest.mark.slow
-def test_two_arms_are_both_confirmed_without_a_search(cli: Cli, tmp_path: Path) -> None:
-    result = cli("tune", *SHAPE, "--k", "2,4", *fake_flags(), "--dry-run", "--json")
-    assert list(result.document["commands"]) == ["baseline", "ngram-k2", "ngram-k4"]
-    small = ("--segment", "chat", "--requests", 4, "--max-tokens", 12, "--launches", 1, "--verify", "off")
-    decided = cli("decide", *small, "--k", "2,4", *fake_flags(), "--json", "--study", "s")
-    assert decided.document["tuning"] is None
-    assert not (tmp_path / "s" / "search").exists()
-
-
 @alone
 def test_a_study_that_only_holds_a_search_is_not_overwritten(tuned: tuple[Path, Result], cli: Cli) -> None:
     result = cli("tune", *SHAPE, "--k", "1,4,8", *fake_flags(), "--study", tuned[0])

@@ -58,9 +58,3 @@ def test_the_driver_names_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [gpu.name for gpu in found] == ["NVIDIA H200"] * 2
     assert found[0].memory_bytes == 143_771 << 20
     assert not driver.is_open
-
-
-@pytest.mark.parametrize("driver", [None, Driver(initialises=False)], ids=["no library", "no driver"])
-def test_absence_is_no_error(driver: Driver | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(driver, monkeypatch)
-    assert devices.found_gpus() == ()

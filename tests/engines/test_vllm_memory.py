@@ -105,23 +105,3 @@ def test_layers_of_many_windows_are_grouped_by_the_fewest_of_a_kind() -> None:
     assert found.blocks == 280
     assert found.max_concurrency == pytest.approx(280 / (3 * 6 + 10))
     assert found.tokens == 1600
-
-
-def test_pages_of_several_sizes_lie_side_by_side() -> None:
-    pages = (
-        LayerPages(layers=4, page_bytes=1000, window=64),
-        LayerPages(layers=2, page_bytes=500, window=None),
-    )
-    found = pool(pages, kv_bytes=5000 * 680, context=160, block=16, in_flight=16)
-    assert found.blocks == 680
-    assert found.max_concurrency == pytest.approx(680 / ((4000 * 6 + 1000 * 10) / 5000))
-
-
-@pytest.mark.parametrize("pages", [(), (LayerPages(layers=1, page_bytes=0, window=None),)])
-def test_without_keys_and_values_only_the_state_of_each_request_is_kept(
-    pages: tuple[LayerPages, ...],
-) -> None:
-    found = pool(pages, kv_bytes=16_000, context=160, block=16, in_flight=1, state_bytes=1600)
-    assert (found.blocks, found.max_concurrency, found.tokens) == (0, 10, 1600)
-    nothing = pool(pages, kv_bytes=16_000, context=160, block=16, in_flight=1)
-    assert (nothing.blocks, nothing.max_concurrency, nothing.tokens) == (0, 0, 0)

@@ -149,15 +149,3 @@ def test_a_server_that_dies_in_the_middle_is_an_error_and_no_end() -> None:
                     pass
 
     run(work())
-
-
-def test_a_wrong_key_is_an_authentication_error() -> None:
-    async def work() -> None:
-        async with (
-            gateway([Backend(answers)], [], token="another-token-entirely") as running,
-            client(running) as caller,
-        ):
-            with pytest.raises(openai.AuthenticationError):
-                await caller.chat.completions.create(model="m", messages=MESSAGES)
-
-    run(work())

@@ -21,7 +21,7 @@ from speclift.core.results import Decision
 from speclift.core.routing import PoolStates, RequestFeatures, ServerPool, ServerState
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Message, Request
-from speclift.routing.policy import LoadLimit, SegmentRule, faults, policy_toml, read_policy
+from speclift.routing.policy import LoadLimit, SegmentRule, faults
 from speclift.routing.router import Router
 from speclift.studies.study import Study
 from speclift.testing.simulated_study import SpeedupOf, StudyTruth
@@ -128,13 +128,6 @@ class TestWhatIsAllowed:
         assert (rare.pool, rare.prompts, rare.max_temperature) == (PLAIN, 4, None)
         assert list(faults(policy)) == []
 
-    def test_it_may_be_followed_and_read_again(self, tmp_path: Path) -> None:
-        for number, speedup in enumerate((constant(2.0), PARTLY)):
-            made = found(tmp_path / str(number), speedup)
-            assert list(faults(made.policy)) == []
-            text = policy_toml(made.policy, remarks=made.remarks)
-            assert read_policy(text.encode(), name="p") == made.policy
-
     @pytest.mark.parametrize(("speedup", "verdict"), [(0.8, "do-not-ship")])
     def test_nothing_where_nothing_ships_but_learning_may_begin(
         self, tmp_path: Path, speedup: float, verdict: str
@@ -203,11 +196,6 @@ class TestLoad:
         load = found(tmp_path, by_streams({1: 2.0, 4: 1.8, 16: 0.6}), loads=LOADS).policy.load
 
         assert (load.leave, load.back, load.pays_to) == (4, 2, 4.0)
-
-    def test_to_the_highest_measured_where_all_do(self, tmp_path: Path) -> None:
-        policy = found(tmp_path, constant(2.0), loads=LOADS).policy
-
-        assert (policy.load.leave, policy.load.back, policy.load.pays_to) == (16, 12, 16.0)
 
 
 def answer(tokens: int | None, ttft_s: float, *, streams: int = 1, arm: str = BASELINE) -> Record:
