@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,13 +13,13 @@ from msgspec import structs
 
 from running import Cli, speclift
 from speclift.bench.self_test import NOISE_PROMPTS, measure_noise, noise_requests
-from speclift.core.arm import Arm, ServerSettings
+from speclift.core.arm import ServerSettings
 from speclift.core.doctor import Doctor
 from speclift.core.document import read
 from speclift.core.errors import EngineError
 from speclift.core.records import Phase, Record
 from speclift.engines.fake.kind import Fake
-from speclift.statistics.noise import PAIRS_MIN, noise_of
+from speclift.statistics.noise import PAIRS_MIN
 from speclift.verbs.doctor import next_steps
 from speclift.views.machine import machine_view
 
@@ -120,16 +118,6 @@ def test_without_the_engine_doctor_says_how_to_get_it(cli: Cli, monkeypatch: pyt
     assert "speclift decide" not in commands(result.document)
 
 
-@pytest.mark.slow
-def test_quick_leaves_the_noise_out_and_says_so(cli: Cli) -> None:
-    document = cli("doctor", "--quick", "--json").document
-    assert document["noise"] == {
-        "measured": False,
-        "why": "skipped (--quick)",
-        "next_step": "speclift doctor",
-    }
-
-
 def commands(document: dict[str, Any]) -> list[str]:
     return [step["command"] for step in document["next_steps"]]
 
@@ -160,31 +148,6 @@ def test_the_next_step_fits_what_was_found(changes: dict[str, Any], command: str
 # The table
 
 
-def test_the_table_is_readable_at_100_columns() -> None:
-    text = shown(facts())
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= WIDTH
-    for wanted in (
-        "137.4 GB",
-        "82.2 GB free",
-        "16 cores",
-        "0.5 1.3 1.5",
-        "varies by 14.2%",
-        "0.10 ms at P50",
-    ):
-        assert wanted in text
-    assert not re.search(r"\d{8,}|_bytes|np\.|None|\{", text)
-    assert re.search(r"to detect a speedup of +1\.3x +1\.1x *\n +prompts needed +10 +18 *\n", text)
-    assert text.count("NVIDIA H200") == 2
-    assert text.rstrip().splitlines()[-2].strip() == "Next"
-
-
-@pytest.mark.slow
-def test_the_table_says_why_the_noise_is_unknown(cli: Cli) -> None:
-    text = cli("doctor").stdout
-    assert "not in the cache; run: speclift models fetch smollm2-135m" in text
-    assert "prompts needed" not in text
-
-
 def test_hostile_text_from_the_machine_is_shown_inert() -> None:
     text = shown(facts(host__cpu="x\x1b[31m[bold]y[/bold]"))
     assert r"x\x1b[31m[bold]y[/bold], 16 cores" in text
@@ -201,37 +164,10 @@ def test_two_identical_servers_take_turns_on_the_same_prompts(measured: list[Rec
     assert len(set.union(*asked)) == NOISE_PROMPTS
 
 
-def test_each_prompt_meets_either_server_first_as_often(measured: list[Record]) -> None:
-    leaders = Counter((r.place.request_id, r.place.arm) for r in measured[::2])
-    assert set(leaders.values()) == {PAIRS_MIN // NOISE_PROMPTS // 2}
-
-
-@pytest.mark.alone
-def test_the_noise_is_measured_until_the_time_is_up(tmp_path: Path) -> None:
-    ticks = itertools.count()  # one for the start, one at each look after the least number of pairs
-    records = asyncio.run(
-        measure_noise(fake(), noise_requests(), logs=tmp_path, budget_s=4.0, clock=lambda: float(next(ticks)))
-    )
-    noise = noise_of(records)
-    assert noise is not None
-    assert noise.pairs == PAIRS_MIN + 3
-
-
 @pytest.mark.slow
 def test_a_failing_request_ends_the_measuring(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="a request failed: http-error"):
         asyncio.run(measure_noise(fake("http_500_share=1"), noise_requests(), logs=tmp_path))
-
-
-def test_servers_that_do_not_fit_side_by_side_are_not_started(tmp_path: Path) -> None:
-    class Crowded(Fake):
-        def fits_together(self, arms: tuple[Arm, ...]) -> bool:
-            return False
-
-    engine = Crowded(ServerSettings(model="fake-model"))
-    with pytest.raises(EngineError, match="not enough free memory"):
-        asyncio.run(measure_noise(engine, noise_requests(), logs=tmp_path))
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.llama

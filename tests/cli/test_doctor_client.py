@@ -58,12 +58,6 @@ def level(error_ms: float | None) -> ClientLevel:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("error_ms", "is_late"), [(2.4, False), (2.6, True)])
-def test_a_late_client_gets_a_next_step(error_ms: float, is_late: bool) -> None:
-    assert doctor.is_late([level(error_ms)]) is is_late
-    assert not doctor.is_late([level(None)])
-
-
 @pytest.mark.slow
 def test_a_server_that_does_not_start_is_a_finding_and_no_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch

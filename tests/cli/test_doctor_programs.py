@@ -12,7 +12,7 @@ import pytest
 
 from running import Cli
 from speclift.engines import installed
-from speclift.engines.installed import Installed, answer_of, interpreter_of, packages_of, torch_build
+from speclift.engines.installed import answer_of
 
 SHELL = "#!/bin/sh\n"
 
@@ -103,12 +103,6 @@ def test_a_llama_server_that_does_not_answer_is_said(script: str, note: str, cli
 
 
 @pytest.mark.slow
-def test_a_llama_server_that_is_named_and_not_there(cli: Cli, path: Path) -> None:
-    program = found(cli, "--llama-server", "/no/such/server")["llama_server"]
-    assert (program["found"], program["note"]) == (False, "no program at '/no/such/server'")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("packages", "version", "build"),
     [
@@ -127,32 +121,6 @@ def test_vllm_is_found_in_the_environment_that_is_named(
 
 
 @pytest.mark.slow
-def test_vllm_on_the_path_is_told_with_the_flag_that_uses_it(cli: Cli, path: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path, "vllm-0.26.0", "torch-2.9.0+rocm6.4")
-    script = write(path, "vllm", f"#!{python}\nraise SystemExit('this would import it')\n")
-    program = found(cli)["vllm"]
-    assert (program["where"], program["version"], program["build"]) == (str(script), "0.26.0", "ROCm 6.4")
-    assert program["note"] == f"used with --vllm-python {python}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "note"),
-    [
-        pytest.param("sleep 60\n", "did not answer within", id="hangs", marks=pytest.mark.slow),
-        pytest.param("echo '[1, 2]'\n", "no Python that answers", id="a list"),
-        pytest.param("echo hello\n", "no Python that answers", id="garbage"),
-        pytest.param('echo \'{"torch": "2.9"}\'\n', "no vLLM in", id="no vLLM"),
-    ],
-)
-def test_a_python_that_does_not_answer_is_said(script: str, note: str, cli: Cli, path: Path) -> None:
-    python = write(path, "mypython", SHELL + script)
-    program = found(cli, "--vllm-python", str(python))["vllm"]
-    assert (program["found"], program["version"]) == (False, None)
-    assert note in program["note"]
-
-
-@pytest.mark.slow
 def test_a_vllm_that_is_no_python_script_is_not_run(cli: Cli, path: Path, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     write(path, "vllm", f"{SHELL}touch {ran}\n")
@@ -160,20 +128,6 @@ def test_a_vllm_that_is_no_python_script_is_not_run(cli: Cli, path: Path, tmp_pa
     assert (program["found"], program["version"]) == (True, None)
     assert "--vllm-python" in program["note"]
     assert not ran.exists()
-
-
-@pytest.mark.slow
-def test_sglang_is_named_and_not_driven(cli: Cli, path: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path, "sglang-0.5.4")
-    script = write(path, "sglang", f"#!{python}\n")
-    program = found(cli)["sglang"]
-    assert (program["where"], program["version"]) == (str(script), "0.5.4")
-    assert program["note"] == "found, not driven by speclift; use --engine attach"
-
-
-def test_a_program_that_cannot_be_started_is_no_crash(tmp_path: Path) -> None:
-    assert answer_of([str(tmp_path)]).fault.startswith("does not start")
-    assert packages_of(str(tmp_path / "none"), ("vllm",))[0] == {}
 
 
 @pytest.mark.slow
@@ -188,23 +142,3 @@ def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
         time.sleep(0.1)
     os.kill(child, 9)
     pytest.fail("the program's child lives on")
-
-
-@pytest.mark.parametrize(
-    ("head", "python"),
-    [
-        ("#!/env/bin/python3.11\n", "/env/bin/python3.11"),
-        ("#!/usr/bin/env python3\n", "python3"),
-        ("#!/bin/sh\n'''exec' \"/a b/bin/python\" \"$0\" \"$@\"\n' '''\n", "/a b/bin/python"),
-        ("\x7fELF", None),
-    ],
-)
-def test_who_runs_a_script(head: str, python: str | None, tmp_path: Path) -> None:
-    assert interpreter_of(str(write(tmp_path, "vllm", head))) == python
-
-
-def test_builds_and_words() -> None:
-    versions = ("2.9.0+cu128", "2.9.0+cpu", "2.9.0+rocm6.4", "2.9.0+xpu", "2.9.0", None)
-    assert [torch_build(each) for each in versions] == ["CUDA 12.8", "CPU", "ROCm 6.4", "XPU", None, None]
-    whole = Installed(name="x", where="/x", version="1", build="CPU", note="so")
-    assert (whole.said, Installed(name="x").said) == ("1, CPU build, /x; so", "not found")

@@ -44,33 +44,12 @@ def test_help_fits_100_columns_in_groups(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert len(titles) == len(set(titles)) >= 5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [["--help"], ["lint", "--", "vllm", "serve", "m"]])
-def test_pages_of_help_and_commands_wait_for_no_yaml(words: list[str]) -> None:
-    result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "speclift", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    imported = [line.rpartition("|")[2].strip() for line in result.stderr.splitlines()]
-    assert "speclift.cli.main" in imported
-    assert "yaml" not in imported
-
-
 @pytest.mark.parametrize("verb", ["decide", "measure"])
 def test_the_example_of_a_measuring_verb_is_one_it_accepts(verb: str, cli: Cli) -> None:
     example = cli(verb, "--help").stdout.rstrip().splitlines()[-1].split()
     result = cli(*example[1:], "--engine", "fake", "--dry-run", "--json")
     assert result.code == 0, result.stderr
     assert len(result.document["commands"]) > 1
-
-
-@pytest.mark.parametrize(
-    "shell", ["bash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in ("zsh", "fish"))]
-)
-def test_there_is_a_completion_script_for_every_shell(shell: str, tmp_path: Path) -> None:
-    assert "complet" in as_the_shell({"_SPECLIFT_COMPLETE": f"source_{shell}"}, tmp_path)
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from running import Cli, fake_flags, hosted
 
 PROMPTS = "p.jsonl"
 FAST = ("spec.acceptance=0.95", "spec.step_cost=0")
-SLOW = ("spec.acceptance=0.1", "spec.step_cost=2")
 
 
 def write_prompts(folder: Path, count: int) -> None:
@@ -99,18 +98,6 @@ def test_a_study_that_its_budget_cut_short_is_continued(cli: Cli, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_compare_asks_for_the_bar_it_was_given(cli: Cli, tmp_path: Path) -> None:
-    write_prompts(tmp_path, 12)
-    asked = ("--prompts", PROMPTS, "--requests", 2, "--method", "ngram", "--k", 4, "--max-tokens", 12)
-    cli("measure", *asked, *fake_flags(), "--launches", 1, "--study", "s")
-    answer = answer_of(cli, "compare", "s", "--min-speedup", 1.15)
-    if answer["next"] is not None:
-        assert answer["next"]["command"].startswith("speclift decide ")
-        assert "--min-speedup 1.15" in answer["next"]["command"]
-        dry_run(cli, answer["next"]["command"])
-
-
-@pytest.mark.slow
 def test_servers_of_somebody_else_are_measured_again_as_they_are(cli: Cli) -> None:
     with hosted() as baseline, hosted("acceptance=0.5") as spec:
         asked = ("--engine", "attach", "--baseline-url", baseline, "--spec-url", spec)
@@ -135,11 +122,3 @@ def test_where_every_arm_failed_that_is_the_answer(cli: Cli, small: list[object]
     result = cli("decide", *small, *fake_flags("spec.crash_on_start=1"), "--method", "ngram", "--k", 4)
     assert result.code == 1
     assert "Nothing to switch on: ngram-k4 did not run." in result.stdout
-
-
-@pytest.mark.slow
-def test_a_study_without_a_page_says_what_writes_one(cli: Cli, small: list[object]) -> None:
-    cli("measure", *small, "--study", "my study")
-    shown = cli("compare", "my study").stdout
-    (line,) = [line for line in shown.splitlines() if "speclift report" in line]
-    assert cli(*shlex.split(line.partition("speclift ")[2])).code == 0

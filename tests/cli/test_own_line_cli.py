@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import speclift
 from hf_folders import write_folder
 from running import Cli
 
@@ -53,28 +52,10 @@ class TestDryRun:
         assert {"baseline", "yours", "ngram-n2-3-k2"} <= set(dry(cli, "decide"))
         assert set(dry(cli, "measure")) == {"baseline", "yours", "control"}
 
-    def test_without_speculation_in_the_line_the_search_is_alone(self, cli: Cli) -> None:
-        commands = dry(cli, "decide", line=("vllm", "serve", "org/m"))
-        assert "yours" not in commands
-        assert len(commands) > 2
-
-    def test_what_is_named_stands_beside_yours(self, cli: Cli) -> None:
-        commands = dry(cli, "measure", "--method", "ngram,n=5,n_min=3", "--k", "2")
-        assert set(commands) == {"baseline", "ngram-k2-n5-n-min3", "yours", "control"}
-
     def test_an_engine_that_is_not_here_is_said(self, cli: Cli) -> None:
         result = cli("decide", "--dry-run", "--", *LINE)
         assert "not on this machine" in result.stderr
         assert "its speculation (arm yours): ngram" in result.stderr
-
-    def test_llama_cpp_with_models_that_are_not_here(self, cli: Cli) -> None:
-        line = ("llama-server", "-m", "/no/t.gguf", "-md", "/no/d.gguf", "--draft-max", "16", "-c", "4096")
-        commands = dry(cli, "decide", line=line)
-        assert commands["yours"][-8:-4] == [
-            *("--spec-draft-model", "/no/d.gguf", "--spec-draft-n-max", "16"),
-        ]
-        assert "draft-k3" in commands
-        assert "-c 4096" in " ".join(commands["baseline"])
 
 
 class TestPrecedence:
@@ -84,17 +65,6 @@ class TestPrecedence:
         assert baseline[:3] == ["vllm", "serve", "org/m"]
         assert "--tensor-parallel-size 2" in " ".join(baseline)
         assert "--max-model-len 4096" in " ".join(baseline)
-
-    def test_another_model_before_the_line(self, cli: Cli) -> None:
-        assert "org/other" in dry(cli, "measure", "--model", "org/other")["baseline"]
-
-    @pytest.mark.slow
-    def test_the_file_may_name_the_line(self, cli: Cli, nowhere: Path) -> None:
-        (nowhere / "serve.sh").write_text("vllm serve org/m --max-num-seqs 7\n")
-        (nowhere / "speclift.toml").write_text('from = "serve.sh"\n')
-        result = cli("measure", "--dry-run", "--json")
-        assert "--max-num-seqs" in result.document["commands"]["baseline"]
-        assert "org/n" in dry(cli, "measure", line=("vllm", "serve", "org/n"))["baseline"]
 
 
 @pytest.mark.parametrize(
@@ -138,10 +108,6 @@ class TestWrappers:
         assert result.code == 1
         assert "starts its server elsewhere" in " ".join(result.stderr.split())
 
-    def test_what_gives_it_cores_stays(self, cli: Cli) -> None:
-        line = ("numactl", "-N", "0", "llama-server", "-m", "/no/t.gguf")
-        assert dry(cli, "measure", line=line)["baseline"][:4] == ["numactl", "-N", "0", "llama-server"]
-
     def test_what_does_not_is_left_out_and_said(self, cli: Cli) -> None:
         result = cli("measure", "--dry-run", "--json", "--", "nohup", "vllm", "serve", "org/m")
         assert result.document["commands"]["baseline"][0] == "vllm"
@@ -157,12 +123,6 @@ class TestWrappers:
             *("vllm/vllm-openai:v0.32.0", "--model"),
         ]
 
-    def test_docker_in_the_machines_own_network_has_no_ports_to_publish(self, cli: Cli) -> None:
-        line = ("docker", "run", "--network", "host", "vllm/vllm-openai:v0.32.0", "--model", "org/m")
-        baseline = dry(cli, "measure", line=line)["baseline"]
-        assert "-p" not in baseline
-        assert "--host 127.0.0.1 --port 0" in " ".join(baseline)
-
 
 class TestFiles:
     @pytest.mark.parametrize(
@@ -172,10 +132,6 @@ class TestFiles:
     def test_whatever_is_in_it(self, content: bytes, code: int, cli: Cli, nowhere: Path) -> None:
         (nowhere / "line").write_bytes(content)
         assert cli("measure", "--dry-run", "--from", "line").code == code
-
-    def test_none_and_a_folder(self, cli: Cli, nowhere: Path) -> None:
-        assert cli("decide", "--from", "no-such-file").code == 2
-        assert cli("decide", "--from", str(nowhere)).code == 2
 
     def test_two_lines_are_one_too_many(self, cli: Cli, nowhere: Path) -> None:
         (nowhere / "line").write_text("vllm serve org/m\n")
@@ -237,32 +193,3 @@ class TestPlan:
             *("--utilisation", "0.95"),
         ).document
         assert by_line == by_flags
-
-    def test_takes_a_head_from_the_line(self, cli: Cli) -> None:
-        target, head = "meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
-        config = f'{{"method":"eagle3","model":"{head}","num_speculative_tokens":3}}'
-        by_line = cli(
-            *("plan", "--json", "--gpu", "h100", "--"),
-            *("vllm", "serve", target, "--max-model-len", "2048", "--speculative-config", config),
-        ).document
-        by_flags = cli(
-            *("plan", "--json", "--gpu", "h100", "--engine", "vllm", "--target", target, "--context", "2048"),
-            *("--method", "eagle3", "--draft", head, "--k", "3"),
-        ).document
-        assert by_line["prediction"]["method"] == "eagle3"
-        assert by_line == by_flags
-
-    def test_flags_win(self, cli: Cli) -> None:
-        line = ("vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
-        found = cli("plan", "--json", "--gpu", "h100", "--context", "1024", "--", *line).document
-        told = cli(
-            *("plan", "--json", "--gpu", "h100", "--context", "1024", "--engine", "vllm"),
-            *("--target", "meta-llama/Llama-3.1-8B-Instruct"),
-        ).document
-        assert found["memory"] == told["memory"]
-
-
-def test_python_takes_a_line_too() -> None:
-    found = speclift.from_line("vllm serve org/m -tp 2")
-    assert found["engine"] == "vllm"
-    assert found["tp"] == 2

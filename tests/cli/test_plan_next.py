@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_folders import write_folder
 from running import Cli
-from speclift.weights.models import SMOLLM2_135M_DRAFT
 
 H200 = ("--gpu", "h200", "--context", "2048")
 # What is asked of plan, and what the servers must be told of it.
@@ -96,26 +94,6 @@ def test_every_next_line_of_vllm_runs_as_printed(name: str, cli: Cli, vllm_pytho
             assert words in shown or words.replace(": ", ":") in shown
 
 
-def test_folders_are_named_as_they_were(cli: Cli, vllm_python: str, tmp_path: Path) -> None:
-    target, draft = write_folder(tmp_path / "my target"), write_folder(tmp_path / "draft")
-    for named in (target, target / "config.json"):
-        (line,) = cli(
-            "plan", "--target", named, "--draft", draft, "--gpu", "h200", "--context", 64, "--json"
-        ).document["next"]
-        shown = told(cli, line, "--vllm-python", vllm_python)
-        assert str(target) in shown
-        assert "config.json" not in shown
-
-
-def test_a_gguf_file_is_measured_with_its_cache_type(cli: Cli) -> None:
-    target = SMOLLM2_135M_DRAFT.path
-    flags = ("--gpu", "cpu", "--context", 256, "--concurrency", 1, "--kv-dtype", "q8_0")
-    (line,) = cli("plan", "--target", target, *flags, "--json").document["next"]
-    shown = told(cli, line)
-    assert str(target) in shown
-    assert "q8_0" in shown
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -127,19 +105,3 @@ def test_weights_that_nobody_named_are_not_measured_as_others(asked: tuple[str, 
     document = cli("plan", *asked, "--json").document
     assert document["next"] == []
     assert "weights" in {found["check"] for found in document["findings"]}
-
-
-def test_a_draft_in_a_format_that_cannot_be_made_is_left_out(cli: Cli, vllm_python: str) -> None:
-    asked = (
-        "--target",
-        "llama-3.1-70b",
-        "--target-quant",
-        "fp8",
-        "--draft",
-        "llama-3.1-8b",
-        "--draft-quant",
-        "int4",
-    )
-    (line,) = cli("plan", *asked, *H200, "--json").document["next"]
-    assert "--draft" not in line
-    assert "ngram" in told(cli, line, "--vllm-python", vllm_python)

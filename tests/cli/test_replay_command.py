@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from running import Cli, Decided
-from speclift.core.errors import UsageError
-from speclift.core.flags import read_ranges
+from running import Cli
 
 PHRASE = list(range(100, 140))
 
@@ -79,18 +76,6 @@ def test_a_segments_name_cannot_move_the_cursor(cli: Cli, tmp_path: Path) -> Non
     assert "[bold]x" in shown
 
 
-def test_a_study_gives_the_cost_of_a_step_at_each_of_its_loads(cli: Cli, log: Path, decided: Decided) -> None:
-    result = cli("replay", log, "--study", decided.study, "--k", "4", "--ngram", "3", "--json")
-
-    (predicted,) = result.document["segments"][0]["predicted_speedup"]
-    length = result.document["segments"][0]["accepted_length"]["value"][0]
-    drafted = result.document["segments"][0]["drafted_per_step"][0]
-    assert predicted["load"] == {"concurrency": 1}
-    assert predicted["cost_per_drafted_token"] >= 0
-    step = 1 + predicted["cost_per_drafted_token"] * drafted
-    assert math.isclose(predicted["value"][0], length / step)
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -109,17 +94,3 @@ def test_wrong_flags_exit_2_and_say_what_is_allowed(
 
     assert (result.code, result.stdout) == (2, "")
     assert words in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("5", (5,)), ("1..3", (1, 2, 3)), ("1, 3 ,5..6", (1, 3, 5, 6))],
-)
-def test_numbers_are_lists_and_ranges(text: str, numbers: tuple[int, ...]) -> None:
-    assert read_ranges(text, "--k") == numbers
-
-
-@pytest.mark.parametrize("text", ["", "1.5", "-3", "1..", "..3", "1..999999999", "²"])
-def test_what_is_no_list_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--k"):
-        read_ranges(text, "--k")

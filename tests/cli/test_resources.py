@@ -41,12 +41,3 @@ def test_gpu_memory_is_that_of_the_server(cli: Cli, tmp_path: Path, monkeypatch:
     page = (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
     assert "GPU memory" in page
     assert "2.1 GB" in page
-
-
-@pytest.mark.slow
-def test_without_a_gpu_it_is_null(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speclift.bench.live.has_gpus", lambda: False)
-    asked = ("--method", "ngram", "--k", 4, *SIZE, *fake_flags())
-    resources = cli("measure", *asked, "--json").document["resources"]
-    assert {arm["gpu_memory_peak_bytes"] for arm in resources} == {None}
-    assert {arm["prefix_hit_rate"] for arm in resources} == {None}

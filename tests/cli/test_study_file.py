@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from operator import attrgetter
@@ -96,15 +95,6 @@ def test_a_key_says_what_its_flag_says(here: Path, toml: str, field: str, value:
     assert attrgetter(field)(asked()) == value
 
 
-def test_without_a_file_the_defaults_stand() -> None:
-    assert (asked().engine, asked().methods) == ("llamacpp", ())
-
-
-def test_an_empty_file_changes_nothing(here: Path) -> None:
-    (here / "speclift.toml").touch()
-    assert asked() == asked("--seed", "0")
-
-
 @pytest.mark.parametrize(
     ("toml", "argv", "field", "value"),
     [
@@ -120,13 +110,6 @@ def test_an_empty_file_changes_nothing(here: Path) -> None:
 def test_a_flag_wins_over_the_file(here: Path, toml: str, argv: list[str], field: str, value: Any) -> None:
     (here / "speclift.toml").write_text(toml)
     assert attrgetter(field)(asked(*argv)) == value
-
-
-def test_a_named_file_stands_in_for_the_one_in_the_folder(here: Path) -> None:
-    (here / "speclift.toml").write_text("seed = 1\nthreads = 4")
-    (here / "other.toml").write_text("seed = 2")
-    ask = asked("--config", "other.toml")
-    assert (ask.seed, ask.server.threads) == (2, None)
 
 
 def test_the_study_remembers_what_the_file_said_and_flags_did_not(
@@ -147,17 +130,6 @@ def test_every_flag_of_a_measuring_verb_has_a_key() -> None:
         names = {(first or second).replace("-", "_") for first, second in flags}
         assert names - {"config", "help"} <= set(STUDY_SETTINGS)
         assert {"model", "target", "k", "json", "engine_arg"} <= names
-
-
-@pytest.mark.parametrize("verb", ["decide", "measure"])
-def test_decide_and_measure_take_the_same_file(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
-    (here / "speclift.toml").write_text('engine = "fake"\nmethod = ["ngram"]\nk = [2, 5]\nout = "page.html"')
-    assert exit_code(monkeypatch, verb, "--dry-run", "--json") == 0
-    said = capsys.readouterr()
-    assert list(json.loads(said.out)["commands"]) == ["baseline", "ngram-k2", "ngram-k5"]
-    assert "settings from speclift.toml: engine, method, k, out" in said.err
 
 
 @pytest.mark.parametrize(
@@ -198,29 +170,6 @@ def test_an_unknown_key_gets_the_nearest_one(key: str, nearest: str) -> None:
     assert error.hint.startswith("allowed: engine, model, target")
 
 
-def test_one_flag_under_both_its_names_is_refused() -> None:
-    assert "repeats 'model'" in str(complaint('model = "a"\ntarget = "b"'))
-
-
-@pytest.mark.parametrize(
-    ("toml", "message"),
-    [
-        pytest.param("k = = 3", "speclift.toml is not TOML: ", id="a slip"),
-        pytest.param("k = 1\nk = 2", "speclift.toml is not TOML: ", id="a key twice"),
-        pytest.param("k = " + "[" * 5000, "speclift.toml is not TOML: ", id="nested without end"),
-        pytest.param(b'engine = "\xff"', "speclift.toml is not UTF-8 at byte 10", id="other bytes"),
-    ],
-)
-def test_a_file_that_is_not_toml_is_refused(toml: str | bytes, message: str) -> None:
-    assert str(complaint(toml)).startswith(message)
-
-
-@pytest.mark.parametrize("name", ["none.toml", "."])
-def test_a_named_file_that_cannot_be_read_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"cannot read study file {re.escape(name)}: "):
-        asked("--config", name)
-
-
 @pytest.mark.parametrize(
     ("toml", "shown"),
     [
@@ -238,11 +187,3 @@ def test_a_wrong_file_ends_with_exit_code_2(
     said = capsys.readouterr()
     assert shown in said.err
     assert said.out == ""
-
-
-def test_completion_and_help_do_not_look_at_the_file(here: Path) -> None:
-    (here / "speclift.toml").write_text("k = = 3")
-    runner = CliRunner()
-    words = {"_SPECLIFT_COMPLETE": "complete_bash", "COMP_WORDS": "speclift decide --conf", "COMP_CWORD": "2"}
-    assert runner.invoke(app, [], env=words, prog_name="speclift").stdout.split() == ["--config"]
-    assert runner.invoke(app, ["decide", "--help"]).exit_code == 0

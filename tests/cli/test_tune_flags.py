@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from running import Cli
 from speclift.bench.ask import Ask
 from speclift.cli.options import Flags
 from speclift.core.errors import UsageError
-from speclift.core.flags import read_words
 
 
 def asked(**flags: str) -> Ask:
@@ -25,15 +23,6 @@ def test_several_values_are_for_a_search() -> None:
     assert not asked(target_quant="fp8").has_variants
 
 
-def test_what_is_not_said_stays_as_it_is() -> None:
-    assert asked() == Ask()
-
-
-def test_none_is_the_model_as_it_is_and_comes_first() -> None:
-    assert read_words("fp8,none, fp8") == (None, "fp8")
-    assert read_words("") == ()
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -44,9 +33,3 @@ def test_none_is_the_model_as_it_is_and_comes_first() -> None:
 def test_a_wrong_number_is_named_with_its_flag(flags: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         asked(**flags)
-
-
-def test_help_of_tune_has_an_example_to_paste(cli: Cli) -> None:
-    page = cli("tune", "--help").stdout
-    assert "Example:\n    speclift tune " in page
-    assert "--budget" in page

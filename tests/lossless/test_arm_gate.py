@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from samples import NGRAM
-from speclift.core.errors import EngineError, OperatingError
-from speclift.core.results import Level
 from speclift.lossless.answers import Answer
 from speclift.lossless.gate import EdgeCheck, Greedy, Result, Sampled
 from speclift.lossless.judge import (
@@ -15,7 +13,6 @@ from speclift.lossless.judge import (
     acceptance_findings,
     garbled_finding,
     judge_parts,
-    unsettled_gate,
 )
 
 PLAIN = "The river runs past the town."
@@ -115,14 +112,3 @@ def test_acceptance_of_nothing_or_everything_is_odd(
     ]
     assert len(messages) == (said is not None)
     assert said is None or said in messages[0]
-
-
-def test_an_engine_that_breaks_off_shows_the_end_of_its_log() -> None:
-    (broken,) = unsettled_gate(
-        NGRAM, "launch", EngineError("it ended", log_tail="out of memory")
-    ).gate.findings
-    assert (broken.level, broken.message) == (Level.FAIL, "it ended\nout of memory")
-    (silent,) = unsettled_gate(NGRAM, "launch", EngineError("it ended")).gate.findings
-    assert silent.message == "it ended"
-    (other,) = unsettled_gate(NGRAM, "launch", OperatingError("no time is left")).gate.findings
-    assert (other.level, other.message) == (Level.WARN, "no time is left")

@@ -6,11 +6,9 @@ import shlex
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from running import Cli, fake_flags
-from speclift.core.answer import SENTENCE_CHARACTERS_MAX
-from speclift.lossless.gate import ArmGate, EdgeCheck, Gate, Greedy, GreedyCheck, Hazard, Result
+from speclift.lossless.gate import ArmGate, Gate, Greedy, GreedyCheck, Hazard, Result
 from speclift.lossless.gate_answer import gate_answer
 
 ARGV = ("verify", "--engine", "fake", "--method", "ngram", "--k", "4", "--requests", "10", "--json")
@@ -78,29 +76,6 @@ def test_the_sentence_says_whether_the_answers_change(found: Gate, sentence: str
     assert "inconclusive" not in answer.sentence.lower()
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (Result.PASS, ["ngram-k4, kept: stop, schema"]),
-        (Result.FAIL, ["ngram-k4, stop: about stop", "ngram-k4, schema: about schema"]),
-    ],
-)
-def test_edges_that_were_kept_are_named_and_broken_ones_explained(
-    result: Result, expected: list[str]
-) -> None:
-    edges = tuple(EdgeCheck(name=name, result=result, message=f"about {name}") for name in ("stop", "schema"))
-    alone = gate(result)
-    found = replace(alone, arms=tuple(replace(arm, greedy=Greedy(), edges=edges) for arm in alone.arms))
-    assert list(gate_answer(found, ARGV).because) == expected
-
-
-def test_many_arms_are_counted() -> None:
-    assert "ngram-k4, ngram-k5, ngram-k6 and 9 more" in gate_answer(gate(*[Result.PASS] * 12), ARGV).sentence
-    long = gate(Result.PASS)
-    named = replace(long, arms=tuple(replace(arm, arm="x" * 300) for arm in long.arms))
-    assert len(gate_answer(named, ARGV).sentence) <= SENTENCE_CHARACTERS_MAX
-
-
 def test_more_is_asked_where_more_would_settle_it() -> None:
     """150 tokens exclude 2 % wrong ones; 75 of them took 30 s for 10 prompts."""
     following = gate_answer(gate(Result.INCONCLUSIVE, tokens=75.0), ARGV).next
@@ -109,19 +84,6 @@ def test_more_is_asked_where_more_would_settle_it() -> None:
     assert words[words.index("--requests") + 1] == "20"
     assert "--json" not in words
     assert following.seconds == pytest.approx(60.0, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        gate(Result.PASS),
-        gate(Result.FAIL),
-        gate(Result.INCONCLUSIVE, tokens=4000.0),
-        gate(Result.INCONCLUSIVE, tokens=0.5),
-    ],
-)
-def test_where_more_would_not_there_is_no_command(found: Gate) -> None:
-    assert gate_answer(found, ARGV).next is None
 
 
 @pytest.mark.slow

@@ -126,14 +126,6 @@ def test_one_of_an_earlier_version_is_read_and_kept_as_it_was(name: str) -> None
         assert all(now["greedy"][field] == value for field, value in was["greedy"].items())
 
 
-def test_an_arm_says_what_decided_it() -> None:
-    changed, same = gate(CHANGED, SAME).outcomes
-    assert changed.message == (
-        "greedy: 2 answers part; stop: the stop string 'secret' is in the answer; it died\nsecret"
-    )
-    assert same.message == "sampled: probabilities hold"
-
-
 @pytest.mark.parametrize(
     ("path", "value", "fault"),
     [

@@ -13,12 +13,9 @@ from speclift.lossless.gate import Result
 from speclift.lossless.greedy import gap_noise
 from speclift.lossless.judge import judge_edge
 from speclift.lossless.questions import (
-    QUICK,
     Edge,
     Question,
     edges,
-    greedy_questions,
-    sampled_questions,
     second_turns,
 )
 
@@ -35,52 +32,12 @@ def answer(text: str, *, case: str = "p1", error: str = "", finish: str = "stop"
     return Answer(case=case, text=text, finish_reason=finish, tokens=tokens, error=error)
 
 
-class TestSampled:
-    def test_prompts_and_temperatures_come_in_turn_under_seeds_of_their_own(self) -> None:
-        depth = replace(QUICK, sampled_prompts=5)
-        asked = sampled_questions([request("a"), request("b")], [0.5, 0.7, 1.0], depth, seed=3)
-        assert [(one.request.id, one.temperature) for one in asked] == [
-            *(("a", 0.5), ("b", 0.7), ("a", 1.0), ("b", 0.5), ("a", 0.7))
-        ]
-        assert len({one.seed for one in asked}) == len({one.case for one in asked}) == 5
-
-    @pytest.mark.parametrize(("prompts", "temperatures"), [([], [1.0]), ([request("a")], []), ([], [])])
-    def test_without_prompts_or_temperatures_nothing_is_asked(
-        self, prompts: list[object], temperatures: list[float]
-    ) -> None:
-        assert sampled_questions(prompts, temperatures, QUICK, seed=3) == ()  # type: ignore[arg-type]
-
-    def test_no_answer_is_longer_than_the_depth_or_the_prompt_wants(self) -> None:
-        prompts = [replace(request(name), max_tokens=tokens) for name, tokens in (("a", 10), ("b", 1000))]
-        assert [one.request.max_tokens for one in greedy_questions(prompts, QUICK, seed=3)] == [
-            10,
-            QUICK.tokens,
-        ]
-
-
 class TestSecondTurns:
     def test_a_chat_that_was_answered_goes_on_from_the_baselines_answer(self) -> None:
         (turn,) = second_turns([question()], [answer("In Hamburg.")], 3)
         assert turn.case == "p1, second turn"
         assert [message.role for message in turn.request.messages] == ["user", "assistant", "user"]
         assert turn.request.messages[1].content == "In Hamburg."
-
-    @pytest.mark.parametrize(
-        ("asked", "answers"),
-        [
-            pytest.param(question(chats=False), [answer("In Hamburg.")], id="no chat"),
-            pytest.param(question(), [], id="no answer"),
-            pytest.param(question(), [answer("")], id="an empty answer"),
-            pytest.param(question(), [answer("In Ham", error="lost")], id="a failed answer"),
-        ],
-    )
-    def test_nothing_else_does(self, asked: Question, answers: list[Answer]) -> None:
-        assert second_turns([asked], answers, 3) == ()
-
-    def test_no_more_than_were_asked_for(self) -> None:
-        cases = ("p1", "p2", "p3")
-        answers = [answer("In Hamburg.", case=case) for case in cases]
-        assert len(second_turns([question(case) for case in cases], answers, 2)) == 2
 
 
 class TestEdges:
@@ -93,20 +50,6 @@ class TestEdges:
         ]
         with_ids = replace(answer(LONG), ids=(42, 7))
         assert "logit_bias" in self.names(with_ids)
-
-    def test_kinds_that_are_left_out_are_no_edges_either(self) -> None:
-        answers = [replace(answer(LONG), ids=(42, 7))]
-        asked = edges([question()], answers, leaves_out=frozenset({"schema", "bias", "copy"}))
-        names = {edge.name for edge in asked}
-        assert names == {"stop string", "max_tokens 1", "max_tokens 2", "max_tokens 7", "min_p"}
-
-    @pytest.mark.parametrize(
-        "given",
-        [answer(" "), answer(LONG, error="lost"), answer(LONG, case="p9")],
-        ids=["blank", "failed", "strange"],
-    )
-    def test_without_an_answer_there_are_none(self, given: Answer) -> None:
-        assert self.names(given) == []
 
     @pytest.mark.parametrize(
         ("text", "stop"),

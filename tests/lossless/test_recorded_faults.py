@@ -118,13 +118,6 @@ def test_json_that_was_asked_for_has_to_be_json() -> None:
     assert checks(broken, [GOOD] * 12, answer_format=AS_JSON, finish="length") == []
 
 
-def test_json_has_to_fit_its_schema() -> None:
-    other = ['{"town": "Basel"}'] * 3 + [GOOD] * 9
-
-    assert checks(other, [GOOD] * 12, answer_format=AS_JSON) == ["invalid-json-recorded"]
-    assert checks(other, [GOOD] * 12, answer_format=ANY_JSON) == []
-
-
 @pytest.mark.parametrize("stop", ["day", ["night", "day"]])
 def test_text_behind_a_stop_string_fails_the_gate(stop: str | list[str]) -> None:
     asked = json.dumps({"stop": stop})
@@ -142,16 +135,6 @@ def test_json_that_a_stop_string_ended_need_not_be_whole() -> None:
     asked = json.dumps({**json.loads(AS_JSON), "stop": ["Basel"]})
 
     assert checks(['{"city": "'] * 12, [GOOD.replace("Basel", "Bern")] * 12, answer_format=asked) == []
-
-
-def test_arguments_of_tools_have_to_fit() -> None:
-    good = [f"find{GOOD}"] * 12
-    broken = ["find{}"] * 3 + good[3:]
-
-    assert checks(broken, good, answer_format=WITH_TOOL, finish="tool_calls") == ["tool-arguments-recorded"]
-    assert checks(good, good, answer_format=WITH_TOOL, finish="tool_calls") == []
-    # Talk instead of a call is the model's choice.
-    assert checks(FINE, good, answer_format=WITH_TOOL) == []
 
 
 def test_arguments_that_nobody_promised_have_to_be_wrong_more_often_than_the_baselines() -> None:
@@ -234,15 +217,3 @@ def test_the_same_prompt_again_counts_once() -> None:
     (arm,) = gate_from_records(records, [ARM], requests).arms
 
     assert [finding for finding in arm.findings if finding.check.endswith("-recorded")] == []
-
-
-def test_a_report_without_text_quotes_no_answer() -> None:
-    requests = [Request(id=f"r{i}", prompt=f"p {i}") for i in range(12)]
-    records = [
-        record(arm, f"r{i}", text)
-        for arm, texts in ((BASELINE, FINE), ("ngram", LEAKY))
-        for i, text in enumerate(texts)
-    ]
-    gate = gate_from_records(records, [ARM], requests).without_text(instead="not kept")
-
-    assert all("im_end" not in finding.message for arm in gate.arms for finding in arm.findings)

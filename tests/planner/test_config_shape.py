@@ -35,15 +35,6 @@ def test_a_dense_model_is_counted_part_by_part() -> None:
     assert counts.experts == 0
 
 
-def test_a_tied_head_is_counted_once() -> None:
-    assert read(tie_word_embeddings=True).parameters.head == 0
-
-
-def test_keys_and_values_follow_the_grouped_heads() -> None:
-    (kv,) = read(head_dim=32).kv
-    assert (kv.layers, kv.heads, kv.key_length, kv.value_length, kv.window) == (2, 2, 32, 32, None)
-
-
 def test_experts_stand_apart_and_only_the_chosen_ones_are_active() -> None:
     model = read(model_type="mixtral", num_local_experts=8, num_experts_per_tok=2)
 
@@ -66,23 +57,11 @@ def test_sliding_layers_are_told_from_full_ones(name: str, windowed: int, full: 
     assert by_window == {window: windowed, None: full}
 
 
-def test_mistral_slides_everywhere_and_qwen_nowhere() -> None:
-    assert [kv.window for kv in shape("mistral-7b-v0.1").kv] == [4096]
-    assert [
-        kv.window for kv in read(model_type="qwen2", sliding_window=4096, use_sliding_window=False).kv
-    ] == [None]
-
-
 def test_a_hybrid_keeps_a_state_instead_of_keys_in_its_recurrent_layers() -> None:
     model = shape("qwen3-next-80b-a3b")
 
     assert [kv.layers for kv in model.kv] == [12]
     assert model.state_bytes_per_sequence == 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
-
-
-def test_a_multimodal_config_is_read_at_its_language_model() -> None:
-    inner = dict(LLAMA)
-    assert shape_from_config({"model_type": "gemma3", "text_config": inner}, name="x", source="c").layers == 2
 
 
 @pytest.mark.parametrize(
@@ -91,12 +70,6 @@ def test_a_multimodal_config_is_read_at_its_language_model() -> None:
 def test_a_missing_field_is_named(field: str) -> None:
     with pytest.raises(ModelError, match=field):
         read(**{field: None})
-
-
-@pytest.mark.parametrize("value", ["64", -1, 1.5, True, [64], 1 << 40])
-def test_a_field_of_the_wrong_kind_is_named_with_what_was_seen(value: object) -> None:
-    with pytest.raises(ModelError, match="hidden_size"):
-        read(hidden_size=value)
 
 
 def test_unknown_layer_types_and_absurd_depths_are_refused() -> None:

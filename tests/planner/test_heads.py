@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from hf_folders import write_folder
-from plan_samples import placed, placed_shape, shape
+from plan_samples import placed, placed_shape
 from running import Cli
-from speclift.core.errors import UsageError
 from speclift.core.speculation import DraftModel, Head
 from speclift.engines.kind import engine_kind
 from speclift.planner.config_shape import shape_from_config
-from speclift.planner.heads import estimated_head, head_from_files
-from speclift.verbs.plan import plan
+from speclift.planner.heads import estimated_head
 from speclift.weights.catalogue_files import find_model
 
 H200 = ("--gpu", "h200", "--context", "2048")
@@ -64,12 +62,6 @@ def test_mtp_layers_are_the_targets_own_kind_and_format() -> None:
     assert head.added.shape.parameters.total == pytest.approx(11.5e9, rel=0.1)
 
 
-def test_a_model_that_carries_mtp_is_offered_it(cli: Cli) -> None:
-    told = document(cli, "--target", "deepseek-v3", "--gpus", "8", *H200)
-    assert "mtp" in [candidate["method"] for candidate in told["candidates"]]
-    assert "--method mtp" in told["next"][0]
-
-
 @pytest.mark.parametrize(
     ("flags", "refusal"),
     [
@@ -87,30 +79,6 @@ def test_what_the_engine_refuses_will_not_run(flags: tuple[str, ...], refusal: s
     assert (told["runs"], refusal in told["refusal"]) == (False, True)
     screen = cli("plan", *LLAMA, *flags)
     assert (screen.code, "WILL NOT RUN" in screen.stdout) == (4, True)
-
-
-def test_several_methods_are_compared_and_the_first_is_planned(cli: Cli) -> None:
-    told = document(
-        cli, *LLAMA, "--method", "ngram", "--method", "eagle3", "--k", "2,4", "--acceptance", "0.6"
-    )
-    assert told["prediction"]["method"] == "ngram"
-    assert told["draft"] is None
-    arms = told["prediction"]["loads"][0]["arms"]
-    assert [(arm["method"], arm["k"]) for arm in arms] == [
-        ("ngram", 2),
-        ("ngram", 4),
-        ("eagle3", 2),
-        ("eagle3", 4),
-    ]
-
-
-def test_all_tokens_in_one_pass_cost_less_than_a_pass_each(cli: Cli) -> None:
-    draft = ("--draft", "llama-3.2-1b", "--k", "5", "--acceptance", "0.7")
-    passes = document(cli, *LLAMA, *draft)
-    once = document(cli, *LLAMA, *draft, "--method", "draft,parallel_drafting=true")
-    by_passes, by_one = (each["prediction"]["loads"][0]["steps"][0]["cost_ratio"] for each in (passes, once))
-    assert by_one < by_passes
-    assert "parallel_drafting=true" in once["next"][0]
 
 
 @pytest.mark.parametrize(
@@ -143,23 +111,6 @@ def test_a_head_whose_files_are_here_is_counted_from_them(tmp_path: Path, cli: C
 
 def safetensors_header_bytes(folder: Path) -> int:
     return sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in folder.glob("*.safetensors"))
-
-
-def test_a_head_that_shares_the_output_reads_the_targets() -> None:
-    small = placed_shape(shape("llama-3.2-1b"))
-    bare = head_from_files("eagle", small, placed("llama-3.1-8b"))
-    assert bare.added == small
-    assert bare.read.weights.read_every_step > small.weights.linear + placed("llama-3.1-8b").weights.head
-
-
-def test_a_whole_model_is_no_head(tmp_path: Path) -> None:
-    for name in ("target", "other"):
-        (tmp_path / name).mkdir()
-        write_folder(tmp_path / name)
-    with pytest.raises(UsageError, match="no eagle head is so large"):
-        plan(
-            target=str(tmp_path / "target"), drafts=(str(tmp_path / "other"),), methods=("eagle",), gpu="h200"
-        )
 
 
 class TestDefaultSearch:
@@ -199,20 +150,3 @@ class TestDefaultSearch:
             if isinstance(each, DraftModel)
         ]
         assert found == [DraftModel(model=str(tmp_path / "tenth"))]
-
-    @pytest.mark.parametrize("others", [{}, {"half": 500}, {"twin": 1000}])
-    def test_tries_no_draft_where_none_is_much_smaller(self, others: dict[str, int], tmp_path: Path) -> None:
-        self.model(tmp_path / "target", size=1000)
-        for name, size in others.items():
-            self.model(tmp_path / name, size=size)
-        drafters = engine_kind("vllm").drafters(str(tmp_path / "target"))
-        assert not any(isinstance(each, DraftModel) for each in drafters)
-
-    @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"num_nextn_predict_layers": 0}', "\x00"])
-    def test_is_not_disturbed_by_folders_of_something_else(self, text: str, tmp_path: Path) -> None:
-        self.config(tmp_path / "target")
-        (tmp_path / "other").mkdir()
-        (tmp_path / "other" / "config.json").write_text(text)
-        assert self.heads(tmp_path / "target") == []
-        assert self.heads(tmp_path / "other") == []
-        assert self.heads(tmp_path / "none") == []

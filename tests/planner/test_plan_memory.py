@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plan_samples import placed, shape
-from speclift.planner.memory import kv_bytes_per_token, layer_bytes_per_token
+from speclift.planner.memory import layer_bytes_per_token
 from speclift.planner.precision import nominal_bytes, precision_named
 
 
@@ -47,8 +47,3 @@ def test_heads_are_split_over_a_group_and_repeated_where_they_are_too_few() -> N
     ]
     latent = shape("deepseek-v3").kv[0]
     assert layer_bytes_per_token(latent, value_bytes=2, tensor_parallel=8) == 576 * 2
-
-
-def test_well_known_bytes_per_token() -> None:
-    known = {"llama-3.1-8b": 131_072, "llama-3.1-70b": 327_680, "deepseek-v3": 70_272, "smollm2-135m": 23_040}
-    assert {name: kv_bytes_per_token(shape(name), value_bytes=2) for name in known} == known

@@ -65,27 +65,6 @@ def test_a_size_is_a_model_with_its_assumptions_stated(
     assert result.document["next"] == []
 
 
-def test_a_size_in_a_format_and_with_a_draft_of_another_size(cli: Cli) -> None:
-    result = cli("plan", "--json", "--target", "123B-FP8", "--draft", "7B", "--gpu", "h200", "--gpus", "2")
-    assert result.code == 0
-    told = result.document
-    assert (told["target"]["precision"], told["runs"]) == ("fp8", True)
-    assert told["pairing"]["ratio"] == pytest.approx(123 / 7, rel=0.01)
-    assert told["pairing"]["same_tokenizer"] is None
-
-
-@pytest.mark.parametrize("reference", ["0B", "9999B", "30B-A40B", "0.1M"])
-def test_a_size_that_no_model_has_is_refused(reference: str) -> None:
-    with pytest.raises(UsageError, match="is no size of a model"):
-        find_source(reference, prefers_gguf=False)
-
-
-@pytest.mark.parametrize("reference", ["123", "B", "123BB", "1.2.3B", "-7B", "llama-9-900b"])
-def test_what_is_neither_a_size_nor_a_model_is_unknown(reference: str) -> None:
-    with pytest.raises((UsageError, OperatingError), match="unknown model"):
-        find_source(reference, prefers_gguf=False)
-
-
 MODELS = [*(entry.name for entry in catalogue_models()), "3B", "123B", "700B", "60B-A4B"]
 METHODS = ["ngram", "eagle", "eagle3", "mtp", "medusa", "dflash", "draft", "suffix"]
 

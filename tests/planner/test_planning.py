@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from plan_samples import H200, cpu, placed, placed_shape, small_shape
+from plan_samples import H200, placed
 from speclift.core.results import Level
-from speclift.engines.llamacpp.planning import LlamaCppTerms
 from speclift.engines.vllm.planning import VllmTerms
-from speclift.planner.memory import KvBuffers, Layout, Placed
+from speclift.planner.memory import Layout, Placed
 from speclift.planner.plan import Plan
 from speclift.planner.planning import plan_deployment
 from speclift.planner.prediction import Assumed
@@ -81,19 +80,6 @@ def test_what_vllm_would_refuse_is_said_before_it_does(
     assert not refused.usable
 
 
-def test_llama_cpp_does_not_mind_sizes_that_vllm_minds() -> None:
-    comparison = compare_tokens(tuple("abcdefgh"), (*"abcdefgh", "[PAD8]"))
-    own = option(placed("qwen2.5-0.5b", "q8_0"), comparison=comparison)
-    llama, vllm = LlamaCppTerms(), VllmTerms()
-    asked = request(placed("qwen2.5-72b", "q4_k_m"), own, engine=llama, others=(vllm,))
-    plan = plan_deployment(asked)
-
-    assert plan.pairing.rules["llamacpp"].ok
-    assert not plan.pairing.rules["vllm"].ok
-    assert "engine-rule" not in checks(plan, Level.FAIL)
-    assert "only in padding" in message(plan, "tokenizer")
-
-
 def test_other_tokenizers_are_a_failure_with_the_tokens_that_differ() -> None:
     comparison = compare_tokens(("a", "b", "c"), ("a", "x", "c"))
     plan = plan_deployment(
@@ -103,34 +89,12 @@ def test_other_tokenizers_are_a_failure_with_the_tokens_that_differ() -> None:
     assert "tokenizer" in checks(plan, Level.FAIL)
 
 
-def test_unknown_tokenizers_are_not_called_the_same() -> None:
-    draft = placed_shape(replace(small_shape(layers=2), tokenizer=None, family=""))
-    plan = plan_deployment(request(placed("smollm2-1.7b"), option(draft)))
-    assert plan.pairing.same_tokenizer is None
-    assert plan.pairing.same_family is None
-    assert "tokenizer" in checks(plan, Level.WARN)
-
-
-def test_a_draft_with_too_few_positions_is_named() -> None:
-    layout = Layout(context=16_384)
-    plan = plan_deployment(
-        request(placed("llama-3.1-70b", "fp8"), option(placed("llama-3-8b")), layout=layout)
-    )
-    assert "8,192 positions" in message(plan, "positions")
-
-
 def test_a_draft_that_does_not_fit_beside_its_target_says_that_the_target_does() -> None:
     plan = plan_deployment(
         request(placed("llama-3.1-70b", "int4"), option(placed("qwen2.5-32b")), device=find_gpu("h100"))
     )
     assert not plan.fits
     assert "the target alone fits" in message(plan, "memory")
-
-
-def test_without_an_acceptance_the_curve_is_shown_and_said() -> None:
-    plan = plan_deployment(request(placed("llama-3.1-8b")))
-    assert len(plan.prediction.loads[0].best) == 6
-    assert "acceptance" in checks(plan, Level.INFO)
 
 
 def test_an_acceptance_of_one_drafter_is_not_lent_to_another() -> None:
@@ -143,28 +107,6 @@ def test_an_acceptance_of_one_drafter_is_not_lent_to_another() -> None:
     assert known["llama-3.1-8b"] is not None
     assert known["llama-3.2-1b"] is None
     assert known[None] is None
-
-
-def test_candidates_are_ranked_by_what_they_need_with_the_unusable_last() -> None:
-    drafts = (
-        option(placed("llama-3.1-8b")),
-        option(placed("llama-3.2-1b"), asked=False),
-        option(placed("qwen2.5-0.5b"), asked=False),
-    )
-    plan = plan_deployment(request(placed("llama-3.1-70b", "fp8"), *drafts))
-
-    assert [each.draft for each in plan.candidates] == [None, "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b"]
-    usable = [each.mean_break_even for each in plan.candidates if each.usable]
-    assert usable == sorted(usable)
-    assert plan.candidates[-1].objection
-
-
-def test_a_mixture_of_experts_is_warned_of_its_growth() -> None:
-    plan = plan_deployment(request(placed("qwen3-30b-a3b")))
-    assert "8 of 128 experts" in message(plan, "moe")
-    dense = plan_deployment(request(placed("qwen3-32b")))
-    sparse_cost, dense_cost = (each.prediction.loads[0].steps[1].ideal_cost_ratio for each in (plan, dense))
-    assert sparse_cost > 1.5 > dense_cost
 
 
 def test_the_next_command_measures_the_asked_draft_and_the_best() -> None:
@@ -182,23 +124,3 @@ def test_the_next_command_measures_the_asked_draft_and_the_best() -> None:
     for flag, value in (("--tp", "2"), ("--kv-dtype", "fp8"), ("--k", "1,3,5")):
         assert words[words.index(flag) + 1] == value
     assert "--target-quant=fp8" in words
-
-
-def test_nothing_usable_means_no_command() -> None:
-    plan = plan_deployment(request(placed("llama-3.1-405b"), device=find_gpu("rtx-4090")))
-    assert plan.next == ()
-
-
-def test_spare_gpus_are_replicas() -> None:
-    plan = plan_deployment(request(placed("llama-3.1-8b"), gpu_count=4))
-    assert "4 fit on them" in message(plan, "replicas")
-
-
-def test_llama_cpp_on_a_cpu_plans_slots_and_says_its_trap() -> None:
-    target, draft = placed_shape(small_shape(), "q4_0"), placed_shape(small_shape(layers=6), "q4_0")
-    own = replace(option(draft), is_gguf=True)
-    plan = plan_deployment(request(target, own, engine=LlamaCppTerms(), device=cpu(), is_gguf=True))
-
-    assert plan.memory.kv_buffer_bytes == KvBuffers(slots=8, target=8 * 45 * 2**20, draft=8 * 9 * 2**20)
-    assert "--spec-type draft-simple" in message(plan, "spec-type")
-    assert plan.next[0].startswith("speclift decide --engine llamacpp")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -13,15 +12,10 @@ from speclift.core.hardware import Device
 from speclift.engines.llamacpp.planning import LLAMACPP_CPU, LLAMACPP_GPU, LlamaCppTerms
 from speclift.engines.vllm.planning import TRUST_ELSEWHERE, VLLM_CPU, VllmTerms, model_for
 from speclift.planner.prediction import (
-    Acceptance,
     Assumed,
     Lengths,
-    LoadRange,
     Predictor,
-    Survival,
     forward_model,
-    load_ranges,
-    parse_rates,
     predict,
 )
 from speclift.planner.request import EngineTerms
@@ -121,18 +115,6 @@ def test_break_even_is_where_the_speedup_is_one() -> None:
     assert step.break_even_high is None or step.break_even_high > step.break_even_acceptance
 
 
-def test_a_crossover_is_the_first_losing_load_with_trust_on_both_sides() -> None:
-    own = predictor("8b", None)
-    found = own.crossover(Assumed(rate=0.5), (3, 7), (1, 8))
-
-    assert found.value is not None
-    assert found.low is not None
-    assert found.low < found.value
-    assert found.high is None or found.high > found.value
-    assert own.best(found.value, Assumed(rate=0.5), (3, 7)).k == 0
-    assert own.best(found.value - 1, Assumed(rate=0.5), (3, 7)).k > 0
-
-
 @pytest.mark.parametrize("version", ["0.24.0", "0.26.0", "0.32.0"])
 @pytest.mark.parametrize(
     ("target", "draft"), [("8b", "1b"), ("8b", None), ("70b", "8b"), ("70b", "1b"), ("moe", None)]
@@ -166,26 +148,6 @@ def test_no_prediction_lies_above_its_ceiling_nor_that_above_the_accepted_length
             best = own.best(load, acceptance, [k])
             assert best.speedup.low <= best.speedup.value <= best.speedup.high <= best.ceiling
             assert best.ceiling <= acceptance.length(k)
-
-
-def test_ranges_have_their_borders_where_they_are() -> None:
-    paying = {*range(1, 4), *range(20, 34), *range(70, 2000)}
-    found = load_ranges(lambda load: load in paying, (1, 2, 8, 24, 32, 64, 128, 1024))
-    assert found == (LoadRange(low=1, high=3), LoadRange(low=20, high=33), LoadRange(low=70, high=None))
-    assert load_ranges(lambda _: False, (1, 8)) == ()
-
-
-def test_every_assumed_acceptance_is_shown_with_its_own_best_k() -> None:
-    curve: tuple[Acceptance, ...] = tuple(Assumed(rate=rate) for rate in (0.2, 0.5, 0.9))
-    found = predict(predictor("8b", None), loads=(1, 8), ks=(1, 3, 7), acceptances=curve)
-
-    assert [load.concurrency for load in found.loads] == [1, 8]
-    assert [best.acceptance for best in found.loads[0].best] == ["0.2", "0.5", "0.9"]
-    ks = [best.k for best in found.loads[0].best]
-    assert ks == sorted(ks)
-    assert [rule.acceptance for rule in found.rule_of_thumb_k] == ["0.2", "0.5", "0.9"]
-    speedups = [best.speedup.value for best in found.loads[0].best]
-    assert speedups == sorted(speedups)
 
 
 def test_two_cores_run_the_embedded_model_as_measured() -> None:
@@ -228,40 +190,3 @@ def test_a_draft_model_is_predicted_by_the_version_that_runs_it() -> None:
     assert found["0.26.0"].speedup.low <= 1.00 <= found["0.26.0"].speedup.high
     # By its source 0.32's newer runner drafts outside graphs again.
     assert found["0.32.0"].speedup.value == found["0.24.0"].speedup.value
-
-
-def test_a_larger_group_is_faster_but_pays_for_its_exchanges() -> None:
-    one, two = (
-        step_s(
-            forward_model(placed("llama-3.1-70b"), find_gpu("h100"), parallel=parallel, kv_value_bytes=2),
-            concurrency=1,
-            context=1000,
-        )
-        for parallel in (1, 2)
-    )
-    assert one / 2 < two < one
-
-
-class TestAcceptance:
-    def test_rates_with_commas_are_several_assumptions(self) -> None:
-        assert [each.label for each in parse_rates("0.6, 0.8")] == ["0.6", "0.8"]
-
-    def test_rates_with_slashes_are_positions(self) -> None:
-        (found,) = parse_rates("0.8/0.6/0.3")
-        assert found.length(2) == pytest.approx(2.4)
-        # Beyond the last position its ratio goes on: 0.3 * 0.5.
-        assert found.length(4) == pytest.approx(1 + 0.8 + 0.6 + 0.3 + 0.15)
-
-    def test_lengths_of_a_replay_are_taken_as_counted(self) -> None:
-        found = Lengths(by_k={1: 1.5, 4: 2.5}, label="chat", source="replay")
-        assert [found.length(k) for k in (0, 1, 3, 4, 9)] == [1.0, 1.5, 1.5, 2.5, 2.5]
-
-    def test_a_drafter_that_never_gets_anywhere_yields_one_token(self) -> None:
-        assert Survival(rates=(0.0, 0.0), label="x", source="study").length(5) == 1.0
-        assert math.isclose(Assumed(rate=0.0).length(5), 1.0)
-
-    @pytest.mark.parametrize("text", ["", ",", "x", "1.2", "-0.1", "0.5/0.8", "0.5/x"])
-    def test_what_is_no_rate_is_refused(self, text: str) -> None:
-        with pytest.raises(Exception, match=r"accept|survival|0\.\.1") as raised:
-            parse_rates(text)
-        assert type(raised.value).__name__ == "UsageError"

@@ -8,7 +8,7 @@ import pytest
 
 from speclift.core.traffic import Message
 from speclift.replayer.logged import UnreadableEntry, logged
-from speclift.weights.tokenizer_files import ChatTemplate, joined
+from speclift.weights.tokenizer_files import ChatTemplate
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
 CHOICE = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "length", "token_ids": [5, 6]}
@@ -43,22 +43,6 @@ def test_a_conversation_logged_whole_ends_with_its_response() -> None:
     assert (found.messages, found.response) == ((Message(role="user", content="hi"),), "yes")
 
 
-def test_an_empty_response_is_none() -> None:
-    assert not logged({**ASKED, "response": ""}).has_response
-
-
-def test_parts_of_text_are_joined_and_tool_calls_are_empty() -> None:
-    content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    found = logged(
-        {
-            "messages": [{"role": "user", "content": content}, {"role": "assistant", "content": None}],
-            "response": "x",
-        }
-    )
-
-    assert [message.content for message in found.messages] == ["a\nb", ""]
-
-
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
@@ -76,12 +60,6 @@ def test_parts_of_text_are_joined_and_tool_calls_are_empty() -> None:
 def test_what_is_no_request_says_why(fields: dict[str, Any], fault: str) -> None:
     with pytest.raises(UnreadableEntry, match=fault):
         logged({**ASKED, **fields})
-
-
-def test_sampling_parameters_may_stand_in_their_own_object() -> None:
-    found = logged({**ASKED, "sampling_params": {"temperature": 0.5, "min_p": 0.1, "max_tokens": 9}})
-
-    assert (found.temperature, found.params["min_p"], found.max_tokens) == (0.5, 0.1, 9)
 
 
 class TestChatTemplates:
@@ -106,6 +84,3 @@ class TestChatTemplates:
     )
     def test_a_template_that_cannot_be_used_gives_none(self, text: str) -> None:
         assert ChatTemplate(text, bos="", eos="").render(self.MESSAGES) is None
-
-    def test_without_one_the_messages_are_joined(self) -> None:
-        assert joined((*self.MESSAGES, Message(role="assistant", content="yes"))) == "hi\nyes\n"

@@ -61,12 +61,6 @@ def test_a_single_answer_has_a_length_and_no_interval(
     assert (found.value, found.low, found.high) == (value, None, None)
 
 
-def test_answers_of_one_token_have_no_length() -> None:
-    found = estimate([0, 0], [0, 0])
-
-    assert (found.value, found.low, found.draft_share) == (None, None, None)
-
-
 def test_coverage_is_near_its_level_when_steps_of_an_answer_resemble_each_other() -> None:
     random = np.random.default_rng(5)
     truth_decoded, truth_steps, inside, studies = 0, 0, 0, 600
@@ -87,26 +81,7 @@ def test_coverage_is_near_its_level_when_steps_of_an_answer_resemble_each_other(
     assert 0.92 <= inside / studies <= 0.98
 
 
-def test_batches_add_up_to_the_whole() -> None:
-    whole, parts = LogTotals((3,), all_name="all"), LogTotals((3,), all_name="all")
-    decoded, steps = [30, 40, 50, 60], [20, 20, 30, 25]
-    whole.add([counts_of(decoded, steps, 2, 5)], np.array([0, 1, 0, 1]), ["a", "b"])
-    for index in range(4):
-        one = counts_of([decoded[index]], [steps[index]], 2, 5)
-        parts.add([one], np.array([index % 2]), ["a", "b"])
-
-    assert parts.estimates() == whole.estimates()
-    assert [each.segment for each in whole.estimates()] == ["all", "a", "b"]
-    assert [each.tokens for each in whole.estimates()] == [184, 82, 102]
-
-
 # Designs that carry little
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_nothing_and_one_answer_have_no_interval(count: int) -> None:
-    found = estimate([60] * count, [20] * count)
-    assert (found.low, found.high) == (None, None)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
@@ -115,10 +90,6 @@ def test_a_few_answers_that_agree_have_no_interval_of_no_width(count: int, decod
     found = estimate([decoded] * count, [steps] * count)
     assert found.value == decoded / steps
     assert (found.low, found.high) == (None, None)
-
-
-def test_many_answers_that_agree_have_one() -> None:
-    assert estimate([60] * 40, [20] * 40).low == 3.0
 
 
 def clustered(prompts: list[int]) -> LengthEstimate:

@@ -50,37 +50,6 @@ class TestOrdinaryRequests:
         )
 
     @pytest.mark.parametrize(
-        "path", ["/v1/completions", "/completions", "/completion", "/v1/completions?x=1"]
-    )
-    def test_a_completion(self, path: str) -> None:
-        seen = features(path, prompt="once upon", n_predict=5)
-
-        assert seen.is_generation
-        assert seen.path == path.partition("?")[0]
-        assert (seen.prompt_characters, seen.turns, seen.max_tokens, seen.session) == (9, 1, 5, None)
-
-    def test_what_is_not_said_is_not_known(self) -> None:
-        seen = features(messages=HELLO)
-
-        assert (seen.temperature, seen.max_tokens, seen.response_format, seen.model) == (None,) * 4
-        assert not seen.has_tools
-        assert not seen.is_stream
-
-    @pytest.mark.parametrize(
-        ("body", "wanted"),
-        [
-            ({"max_tokens": 3}, 3),
-            ({"max_completion_tokens": 5, "max_tokens": 3}, 5),
-            ({"n_predict": -1}, None),
-            ({"max_tokens": "7"}, None),
-            ({"max_tokens": True}, None),
-            ({"max_completion_tokens": None, "max_tokens": 3}, 3),
-        ],
-    )
-    def test_the_limit_has_three_names(self, body: dict[str, Any], wanted: int | None) -> None:
-        assert features(messages=HELLO, **body).max_tokens == wanted
-
-    @pytest.mark.parametrize(
         ("body", "wanted"),
         [
             ({"response_format": {"type": "text"}}, "text"),
@@ -94,30 +63,6 @@ class TestOrdinaryRequests:
     )
     def test_constraints_of_openai_and_of_engines(self, body: dict[str, Any], wanted: str | None) -> None:
         assert features(messages=HELLO, **body).response_format == wanted
-
-    def test_text_parts_count_and_images_do_not(self) -> None:
-        parts = [
-            {"type": "text", "text": "what is this?"},
-            {"type": "image_url", "image_url": {"url": "data:" + "x" * 5000}},
-            {"type": "text", "text": "say it"},
-        ]
-
-        assert features(messages=talk(parts)).prompt_characters == len("what is this?\nsay it")
-
-    @pytest.mark.parametrize(
-        ("prompt", "characters"),
-        [(["ab", "cde"], 5), ([1, 2, 3], 12), ([[1, 2], [3]], 12), (7, 0), ([True], 0)],
-    )
-    def test_several_prompts_and_token_ids(self, prompt: object, characters: int) -> None:
-        assert features("/v1/completions", prompt=prompt).prompt_characters == characters
-
-    def test_the_prompt_is_looked_at_where_somebody_asks(self) -> None:
-        body = json.dumps({"messages": talk("a b", "c", system="s")}).encode()
-
-        seen = read_features(CHAT, {}, body, repeats=lambda text: {"s\na b\nc": 0.5}[text])
-
-        assert seen.repetition == 0.5
-        assert read_features(CHAT, {}, body).repetition is None
 
 
 class TestWhatCannotBeRead:
@@ -139,25 +84,6 @@ class TestWhatCannotBeRead:
         assert len(fits) == BODY_BYTES_MAX
         assert read_features("/completion", {}, fits).is_generation
         assert not read_features("/completion", {}, fits + b" ").is_generation
-
-    @pytest.mark.parametrize(
-        "path", ["/v1/embeddings", "/v1/models", "/", "", "/v1/chat/completions/", "/V1/CHAT"]
-    )
-    def test_so_are_other_paths(self, path: str) -> None:
-        assert not features(path, messages=HELLO).is_generation
-
-    @pytest.mark.parametrize("value", ["abc", None, True, [], {}, "NaN"])
-    def test_a_temperature_of_another_kind_is_none(self, value: object) -> None:
-        assert features(messages=HELLO, temperature=value).temperature is None
-
-    @pytest.mark.parametrize(
-        "messages", [None, "x", 7, [], [1, "x", None], [{}], [{"role": 5, "content": {"a": 1}}]]
-    )
-    def test_messages_of_another_kind_are_none(self, messages: object) -> None:
-        seen = features(messages=messages)
-
-        assert seen.is_generation
-        assert (seen.prompt_characters, seen.turns) == (0, 1)
 
     def test_names_are_cut(self) -> None:
         seen = features(messages=HELLO, model="m" * 9999, response_format={"type": "t" * 9999})
@@ -196,18 +122,6 @@ class TestSessions:
         assert seen != features(messages=talk("a")).session
         assert "abc" not in str(seen)
 
-    def test_a_prompt_alone_belongs_to_none_unless_somebody_is_named(self) -> None:
-        assert features("/v1/completions", prompt="x").session is None
-        named = features("/v1/completions", prompt="x", user="u").session
-        assert named is not None
-        assert named == features("/v1/completions", prompt="y", user="u").session
-
-    def test_parts_do_not_run_into_each_other(self) -> None:
-        assert (
-            features(messages=HELLO, user="ab").session
-            != features(messages=HELLO, user="a", prompt_cache_key="b").session
-        )
-
     def test_the_key_makes_names_this_process_s_own(self) -> None:
         body = json.dumps({"messages": HELLO}).encode()
 
@@ -241,11 +155,6 @@ def test_no_body_makes_it_raise(path: str, body: dict[str, object]) -> None:
     assert seen.max_tokens is None or seen.max_tokens >= 0
     assert 0 <= seen.prompt_characters <= 4 * len(data)
     assert 1 <= seen.turns <= max(1, len(data))
-
-
-@given(path=paths, body=st.binary(max_size=60))
-def test_nor_do_any_bytes(path: str, body: bytes) -> None:
-    assert read_features(path, {}, body).path == path
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from routed import PLAIN_URL, SPEC_URL, routed
-from speclift.core.errors import UsageError
 from speclift.core.routing import (
     PoolStates,
     RequestEnd,
@@ -18,8 +17,6 @@ from speclift.core.routing import (
     ServerState,
 )
 from speclift.routing.learning import (
-    BLOCK_ROWS,
-    BLOCK_S,
     HORIZONS_S,
     SEGMENTS_MAX,
     Learner,
@@ -173,17 +170,6 @@ def test_those_that_load_or_a_session_sent_to_plain_are_no_evidence() -> None:
     assert not learner.shifts
 
 
-def test_ttft_and_tpot_are_told_beside_it() -> None:
-    learner = Learner(canary=0.05)
-    traffic = Traffic(learner)
-    traffic.send(6000, speedup=1.3)
-    live = chat_of(learner)
-    assert live.compared > 1000
-    for speedup in (live.e2e, live.ttft, live.tpot):
-        assert speedup is not None
-        assert speedup.low < 1.3 < speedup.high
-
-
 def test_a_cold_canary_is_compared_with_cold_requests() -> None:
     """Conversations whose beginning only their own pool has read: the canary's turns there are slow for that alone."""
     learner, chance = Learner(canary=0.05), random.Random(3)
@@ -214,30 +200,9 @@ def test_callers_cannot_make_it_remember_more() -> None:
     assert len(learner.segments()) == SEGMENTS_MAX
 
 
-def test_a_block_ends_with_its_time_or_its_rows() -> None:
-    learner = Learner(canary=0.05)
-    noted(learner, {}, count=BLOCK_ROWS)
-    assert learner.shifts or chat_of(learner).compared
-    quiet = Traffic(Learner(canary=0.4))
-    quiet.send(int(BLOCK_S) - 1, speedup=1.2, per_s=1.0)
-    assert chat_of(quiet.learner).compared == 0
-    quiet.send(5, speedup=1.2, per_s=1.0)
-    assert chat_of(quiet.learner).compared > 300
-
-
 def test_the_false_shifts_of_a_week_are_shared_out() -> None:
     weekly = [7 * 24 * 3600 / (horizon / 2) * shift_alpha(horizon) for horizon in HORIZONS_S]
     assert sum(weekly) == pytest.approx(0.1)
-
-
-def test_the_router_draws_what_it_says() -> None:
-    learner = Learner(canary=0.2)
-    router = Router(learning=learner, seed=5)
-    features = routed().features
-    routes = [router.route(features, POOLS, now_s=0.0) for _ in range(2000)]
-    canaries = [route for route in routes if route.is_canary]
-    assert 330 < len(canaries) < 470
-    assert {route.pool for route in canaries} == {PLAIN}
 
 
 def test_a_router_on_live_traffic_leaves_what_does_not_pay() -> None:
@@ -255,9 +220,3 @@ def test_a_router_on_live_traffic_leaves_what_does_not_pay() -> None:
     late = [router.route(features, POOLS, now_s=9e5).pool for _ in range(300)]
     assert late.count(SPEC) < 60
     assert chat_of(learner).spec_share == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("canary", [-0.1, 0.51, 2.0, float("nan")])
-def test_a_canary_is_the_smaller_part(canary: float) -> None:
-    with pytest.raises(UsageError, match="up to 50%"):
-        Learner(canary=canary)

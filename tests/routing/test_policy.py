@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from policies import CHAT, COPY, PLAIN, POLICY, SOURCE, SPEC, chatting, copying, policy
+from policies import CHAT, COPY, PLAIN, SOURCE, SPEC, copying, policy
 
 from speclift.core.results import Decision
 from speclift.core.routing import RequestFeatures
@@ -20,7 +19,6 @@ from speclift.routing.policy import (
     PolicySegment,
     PrefixWorth,
     SegmentRule,
-    back_of,
     faults,
 )
 
@@ -62,11 +60,6 @@ class TestRules:
     ) -> None:
         assert rule.holds(copying(**features)) is holds
 
-    def test_words_are_those_of_the_file(self) -> None:
-        rule = SegmentRule(temperature_max=0.3, turns_min=2, tools=True, model="a b")
-
-        assert rule.words() == "temperature_max = 0.3, turns_min = 2, tools = true, model = 'a b'"
-
 
 def texts(value: Policy) -> str:
     return "\n".join(faults(value))
@@ -77,9 +70,6 @@ def with_copy(**changes: Any) -> Policy:
 
 
 class TestWhatIsRefused:
-    def test_an_ordinary_one_is_not(self) -> None:
-        assert texts(POLICY) == ""
-
     @pytest.mark.parametrize(
         ("made", "says"),
         [
@@ -91,9 +81,7 @@ class TestWhatIsRefused:
                 with_copy(speedup=1.0, low=0.96, high=1.1),
                 "not shown to be no slower there (measured 0.96x to 1.10x",
             ),
-            (with_copy(speedup=1.6), "low <= speedup <= high does not hold"),
             (with_copy(low=-1.0), "low <= speedup <= high does not hold"),
-            (with_copy(high=None), "an interval needs both low and high"),
             (
                 policy(load=LoadLimit(leave=9, pays_to=8.0)),
                 "leave = 9, but speculation was measured to pay up to 8",
@@ -103,12 +91,8 @@ class TestWhatIsRefused:
                 "there is no leave, but speculation was measured to pay up to 8",
             ),
             (with_copy(leave=64), "segment 'copy': leave = 64, but speculation was measured to pay up to 8"),
-            (with_copy(back=3), "segment 'copy': back = 3 without leave"),
             (policy(prefix=PrefixWorth(keep_s=-1.0)), "prefix.keep_s = -1 is less than nothing"),
-            (policy(load=LoadLimit(leave=0)), "leave = 0 lets nothing through"),
             (policy(load=LoadLimit(leave=4, back=5)), "back = 5 must lie in 1..leave = 4"),
-            (policy(load=LoadLimit(leave=4, back=0)), "back = 0 must lie in 1..leave = 4"),
-            (policy(load=LoadLimit(back=4)), "back = 4 without leave"),
             (policy(elsewhere=SPEC), "study is ship-on-conditions and does not ship on all traffic"),
             (
                 policy(source=replace(SOURCE, verdict=Decision.OUTPUT_CHANGED)),
@@ -124,30 +108,14 @@ class TestWhatIsRefused:
             ),
             (policy(segments=(COPY, replace(CHAT, name="copy"))), "'copy' stands there twice"),
             (with_copy(name="elsewhere"), "'elsewhere': this is no name for a segment"),
-            (with_copy(name=" "), "this is no name for a segment"),
             (with_copy(when=(SegmentRule(),)), "a rule without conditions takes every request"),
-            (
-                with_copy(when=(SegmentRule(turns_min=3, turns_max=2),)),
-                "turns_min = 3 is above turns_max = 2",
-            ),
             (with_copy(when=(SegmentRule(temperature_max=-0.1),)), "temperature_max = -0.1 can never hold"),
-            (
-                with_copy(when=(SegmentRule(turns_max=0),)),
-                "turns_max = 0 can never hold: turns is at least 1",
-            ),
             (with_copy(when=(SegmentRule(repetition_min=1.5),)), "repetition_min = 1.5 can never hold"),
-            (with_copy(when=(SegmentRule(path="v1/x"),)), "a path begins with /"),
             (with_copy(when=(SegmentRule(header="X-Speclift-Segment: a"),)), "names segments by itself"),
         ],
     )
     def test_with_the_reason(self, made: Policy, says: str) -> None:
         assert says in texts(made)
-
-    def test_a_limit_without_a_gap_may_be_said(self) -> None:
-        assert texts(policy(load=LoadLimit(leave=4, back=4, pays_to=8.0))) == ""
-
-    def test_each_fact_is_said_once(self) -> None:
-        assert len(texts(policy(load=LoadLimit(leave=9, pays_to=8.0))).splitlines()) == 1
 
     def test_a_rule_that_comes_too_late(self) -> None:
         late = replace(CHAT, when=(SegmentRule(temperature_max=0.2, prompt_characters_min=500),))
@@ -167,11 +135,6 @@ class TestWhatIsRefused:
 
         assert texts(hand_written) == ""
         assert not hand_written.is_measured
-
-    def test_elsewhere_may_be_spec_where_all_traffic_ships(self) -> None:
-        ships = replace(SOURCE, verdict=Decision.SHIP, is_for_all_traffic=True)
-
-        assert texts(policy(elsewhere=SPEC, source=ships)) == ""
 
 
 bounds = st.none() | st.integers(0, 4)
@@ -198,25 +161,3 @@ def test_what_takes_all_of_another_holds_wherever_that_does(
 ) -> None:
     if wide.takes_all_of(narrow) and narrow.holds(features):
         assert wide.holds(features)
-
-
-@pytest.mark.parametrize(("leave", "back"), [(1, 1), (2, 1), (3, 1), (4, 2), (8, 5), (16, 12), (64, 56)])
-def test_what_left_comes_back_a_standard_deviation_lower(leave: int, back: int) -> None:
-    assert back_of(leave) == back
-    assert LoadLimit(leave=leave).returns_at == back
-
-
-def test_the_gain_is_what_speculation_saves() -> None:
-    assert math.isclose(COPY.gain_s or 0, 0.4)
-    assert CHAT.gain_s is not None
-    assert CHAT.gain_s < 0
-    assert PolicySegment(name="a", pool=SPEC).gain_s is None
-
-
-def test_a_segment_s_own_limit_counts_as_the_policy_s() -> None:
-    own = replace(COPY, leave=4, back=2)
-    limits = policy(segments=(own,), load=LoadLimit(leave=8, counted=CountedLoad.ALL))
-
-    assert limits.limit_of(own) == LoadLimit(leave=4, back=2, counted=CountedLoad.ALL)
-    assert limits.limit_of(None) == limits.load
-    assert chatting().temperature == 0.7

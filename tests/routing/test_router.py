@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import replace as with_fields
 from itertools import pairwise
 from typing import Any
@@ -26,7 +25,7 @@ from speclift.core.routing import (
 )
 from speclift.core.units import Seconds
 from speclift.routing.learning import Learner
-from speclift.routing.policy import ELSEWHERE, CountedLoad, LoadLimit, Policy, PolicySegment, PrefixWorth
+from speclift.routing.policy import LoadLimit, Policy, PrefixWorth
 from speclift.routing.router import Router
 
 BOTH = ("http://spec0", "http://plain0")
@@ -59,18 +58,6 @@ class FixedShare(Learner):
         self.noted.append(request)
 
 
-class TestWithoutAPolicy:
-    def test_everything_goes_to_spec_and_plain_is_asked_next(self) -> None:
-        for features in (copying(), chatting(), RequestFeatures(path="/v1/models")):
-            found = route(features, made=None)
-            assert (found.pool, found.servers, found.segment) == (SPEC, BOTH, ELSEWHERE)
-            assert "there is no policy" in found.reasons[0]
-
-    def test_the_switch_and_what_servers_say_count_all_the_same(self) -> None:
-        assert route(copying(), pools(is_plain_only=True), None).pool is PLAIN
-        assert route(copying(), pools(against_spec="0.9 tokens a step"), None).pool is PLAIN
-
-
 class TestBySegment:
     def test_a_rule_that_holds(self) -> None:
         found = route(copying())
@@ -82,29 +69,11 @@ class TestBySegment:
             "load: 1 under way with this one, at most 8 pay",
         )
 
-    def test_no_rule_holds(self) -> None:
-        found = route(chatting())
-
-        assert (found.pool, found.segment) == (PLAIN, ELSEWHERE)
-        assert found.servers == BOTH[::-1]
-        assert found.reasons == ("no segment: no rule holds", "elsewhere: plain")
-
-    def test_the_first_that_holds_in_the_file_s_order(self) -> None:
-        second = replace(COPY, name="second")
-
-        assert route(copying(), made=policy(segments=(second, COPY))).segment == "second"
-
     def test_the_header_wins_over_rules(self) -> None:
         found = route(copying(fields={SEGMENT_FIELD: " chat "}))
 
         assert (found.pool, found.segment) == (PLAIN, "chat")
         assert found.reasons[0] == "segment chat: named by the header x-speclift-segment"
-
-    def test_the_header_is_known_of_a_body_that_cannot_be_read(self) -> None:
-        unread = RequestFeatures(path="/v1/chat/completions", fields={SEGMENT_FIELD: "copy"})
-
-        assert route(unread).pool is SPEC
-        assert route(with_fields(unread, fields={})).pool is PLAIN
 
     def test_a_name_that_is_none_is_said_and_harmless(self) -> None:
         found = route(copying(fields={SEGMENT_FIELD: "\x1b[31mevil" + "x" * 500}))
@@ -122,14 +91,6 @@ class TestBySegment:
 
         named = copying(temperature=temperature, fields={SEGMENT_FIELD: "copy"})
         assert route(named, made=bound).pool is pool
-
-    def test_a_policy_that_was_not_measured_says_so(self) -> None:
-        found = route(
-            copying(fields={SEGMENT_FIELD: "a"}),
-            made=Policy(schema=1, segments=(PolicySegment(name="a", pool=SPEC),)),
-        )
-
-        assert "which was not measured" in found.reasons[1]
 
 
 class TestTheSwitch:
@@ -158,46 +119,6 @@ class TestLoad:
 
         assert seen == [SPEC, SPEC, SPEC, PLAIN, PLAIN, PLAIN, SPEC, SPEC, PLAIN, SPEC]
 
-    def test_why_is_said(self) -> None:
-        router = Router(POLICY)
-
-        assert routed(router, copying(), pools(spec=8)).reasons[-1] == (
-            "load: 9 under way with this one, more than 8: plain"
-        )
-        assert routed(router, copying(), pools(spec=6)).reasons[-1] == (
-            "load: 7 under way with this one, and spec was left until 5 are: plain"
-        )
-
-    def test_of_several_servers_the_least_busy_counts_of_those_that_are_up(self) -> None:
-        busy = PoolStates(spec=servers("spec", 9, 3), plain=servers("plain", 0))
-        down = PoolStates(spec=servers("spec", 9, 3, down=(1,)), plain=servers("plain", 0))
-
-        assert route(copying(), busy).servers[0] == "http://spec1"
-        assert route(copying(), down).pool is PLAIN
-
-    def test_both_pools_count_where_they_share_a_machine(self) -> None:
-        shared = policy(load=LoadLimit(leave=8, counted=CountedLoad.ALL))
-
-        assert route(copying(), pools(spec=4, plain=3), shared).pool is SPEC
-        assert route(copying(), pools(spec=4, plain=4), shared).pool is PLAIN
-        assert route(copying(), pools(spec=4, plain=4)).pool is SPEC
-
-    def test_a_segment_s_own_limit_is_its_own(self) -> None:
-        own = replace(COPY, name="own", leave=2, when=())
-        router = Router(policy(segments=(own, COPY)))
-        named = copying(fields={SEGMENT_FIELD: "own"})
-
-        assert routed(router, named, pools(spec=2)).pool is PLAIN
-        assert routed(router, copying(), pools(spec=2)).pool is SPEC
-        assert routed(router, named, pools(spec=1)).pool is PLAIN
-        assert routed(router, named, pools(spec=0)).pool is SPEC
-
-    def test_hovering_around_the_crossover_switches_rarely(self) -> None:
-        router, chance = Router(POLICY), random.Random(1)
-        seen = [routed(router, copying(), pools(spec=7 + chance.choice((-1, 0, 1)))).pool for _ in range(500)]
-
-        assert sum(before is not after for before, after in pairwise(seen)) <= 1
-
     def test_a_chain_of_births_and_deaths_around_it_switches_rarely(self) -> None:
         """Requests come at random, so many that 8 are under way on average."""
 
@@ -209,11 +130,6 @@ class TestLoad:
             return sum(before is not after for before, after in pairwise(seen))
 
         assert switches(LoadLimit(leave=8)) < switches(LoadLimit(leave=8, back=8)) / 3
-
-    def test_plain_segments_have_no_load(self) -> None:
-        found = route(chatting(), pools(spec=50))
-
-        assert not any("load" in reason for reason in found.reasons)
 
 
 class TestServers:
@@ -229,27 +145,6 @@ class TestServers:
             *("http://spec2", "http://plain2"),
         )
         assert found.reasons[-1] == "least busy of 2 servers: 1 under way"
-
-    def test_equally_busy_ones_take_turns(self) -> None:
-        router = Router(POLICY)
-        states = PoolStates(spec=servers("spec", 0, 0, 0), plain=servers("plain", 0))
-
-        assert Counter(routed(router, copying(), states).servers[0] for _ in range(30)) == {
-            f"http://spec{place}": 10 for place in range(3)
-        }
-
-    def test_a_pool_that_is_down_is_left(self) -> None:
-        down = PoolStates(spec=servers("spec", 0, down=(0,)), plain=servers("plain", 9))
-        found = route(copying(), down)
-        assert (found.pool, found.servers) == (PLAIN, BOTH[::-1])
-        assert found.reasons[-1] == "no server of spec is up: plain"
-
-        down = PoolStates(spec=servers("spec", 9), plain=servers("plain", 0, down=(0,)))
-        assert route(chatting(), down).servers == BOTH
-
-    def test_a_pool_without_servers_too(self) -> None:
-        assert route(copying(), PoolStates(spec=(), plain=servers("plain", 0))).servers == ("http://plain0",)
-        assert route(chatting(), PoolStates(spec=servers("spec", 0), plain=())).pool is SPEC
 
     def test_with_everything_down_there_is_still_somebody_to_ask(self) -> None:
         down = PoolStates(spec=servers("spec", 0, down=(0,)), plain=servers("plain", 0, down=(0,)))
@@ -279,13 +174,6 @@ class TestSessions:
             "http://spec1",
         }
 
-    def test_not_for_longer_than_the_prefix_is_kept(self) -> None:
-        router = self._settled(copying(session="s"), at="http://spec1", prefix=WORTH)
-        states = PoolStates(spec=servers("spec", 0, 1), plain=servers("plain", 0))
-
-        assert routed(router, copying(session="s"), states, now_s=60.0).servers[0] == "http://spec1"
-        assert routed(router, copying(session="s"), states, now_s=60.1).servers[0] == "http://spec0"
-
     def _settled(
         self,
         talk: RequestFeatures,
@@ -309,14 +197,6 @@ class TestSessions:
 
         assert (routed(router, talk, states).servers[0] == "http://spec1") is stays
 
-    def test_not_at_one_that_is_down_or_gone(self) -> None:
-        talk = copying(session="s")
-        router = self._settled(talk, at="http://spec1")
-
-        down = PoolStates(spec=servers("spec", 3, 0, down=(1,)), plain=servers("plain", 0))
-        assert routed(router, talk, down).servers[0] == "http://spec0"
-        assert routed(router, talk).servers[0] == "http://spec0"
-
     @pytest.mark.parametrize(
         ("characters", "pool"), [(400, SPEC), (1500, SPEC), (1700, PLAIN), (100_000, PLAIN)]
     )
@@ -332,12 +212,6 @@ class TestSessions:
         assert found.pool is pool
         if pool is PLAIN:
             assert "its prefix is at plain and saves" in found.reasons[-2]
-
-    def test_what_was_kept_is_no_more_than_what_was_read(self) -> None:
-        first = copying(session="s", prompt_characters=100)
-        router = self._settled(first, at="http://plain0", pool=PLAIN, prefix=WORTH)
-
-        assert routed(router, copying(session="s", prompt_characters=100_000)).pool is SPEC
 
     def test_never_at_spec_against_the_policy_or_the_load(self) -> None:
         talk = copying(session="s", prompt_characters=100_000)
@@ -358,28 +232,11 @@ class TestSessions:
         states = PoolStates(spec=servers("spec", 0, 1), plain=servers("plain", 0))
         assert routed(router, talk, states).servers[0] == "http://spec0"
 
-    def test_as_many_as_are_remembered_and_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("speclift.routing.router.SESSIONS_MAX", 3)
-        router = Router(POLICY)
-        answered = Route(pool=SPEC, servers=("http://spec1",), segment="copy", reasons=())
-        for number in range(4):
-            router.note(ended(copying(session=str(number)), answered), now_s=0.0)
-
-        states = PoolStates(spec=servers("spec", 0, 1), plain=servers("plain", 0))
-        assert routed(router, copying(session="0"), states).servers[0] == "http://spec0"
-        assert routed(router, copying(session="1"), states).servers[0] == "http://spec1"
-
 
 class TestLearning:
     def drawn(self, share: float, features: RequestFeatures, count: int = 2000) -> list[Route]:
         router = Router(POLICY, learning=FixedShare(share), seed=3)
         return [routed(router, features) for _ in range(count)]
-
-    @pytest.mark.parametrize(("share", "pool"), [(1.0, SPEC), (0.0, PLAIN)])
-    def test_all_or_nothing_is_no_canary(self, share: float, pool: ServerPool) -> None:
-        found = self.drawn(share, copying(), 50)
-
-        assert {(each.pool, each.is_canary) for each in found} == {(pool, False)}
 
     def test_a_small_share_goes_to_the_other_pool_and_is_marked(self) -> None:
         found = self.drawn(0.95, copying())
@@ -391,23 +248,6 @@ class TestLearning:
             for each in found
             if each.is_canary
         )
-
-    def test_what_was_turned_is_measured_on_the_other_side(self) -> None:
-        found = self.drawn(0.05, copying())
-
-        assert all(each.is_canary is (each.pool is SPEC) for each in found)
-        assert "live traffic taught otherwise: plain" in next(e for e in found if not e.is_canary).reasons
-
-    def test_with_the_same_seed_the_same(self) -> None:
-        assert self.drawn(0.5, copying(), 100) == self.drawn(0.5, copying(), 100)
-
-    def test_it_is_asked_by_segment_with_the_policy_s_word(self) -> None:
-        learning = FixedShare(1.0)
-        router = Router(POLICY, learning=learning)
-        for features in (copying(), chatting(), chatting(fields={SEGMENT_FIELD: "chat"})):
-            routed(router, features)
-
-        assert learning.asked == [("copy", SPEC), (ELSEWHERE, PLAIN), ("chat", PLAIN)]
 
     def test_load_and_switch_come_before_what_was_learned(self) -> None:
         router = Router(POLICY, learning=FixedShare(1.0))
@@ -436,24 +276,6 @@ class TestLearning:
 
         assert canary.pool is SPEC
         assert routed(router, talk, now_s=2.0).pool is PLAIN
-
-    def test_it_is_told_what_ended(self) -> None:
-        learning = FixedShare(1.0)
-        router = Router(POLICY, learning=learning)
-        request = ended(copying(), routed(router, copying()))
-
-        router.note(request, now_s=5.0)
-
-        assert learning.noted == [request]
-
-
-def test_another_policy_is_followed_from_then_on() -> None:
-    router = Router(POLICY)
-    assert routed(router, copying(), pools(spec=8)).pool is PLAIN
-
-    router.follow(policy(load=LoadLimit(leave=20)))
-
-    assert routed(router, copying(), pools(spec=8)).pool is SPEC
 
 
 states = st.builds(
@@ -504,11 +326,3 @@ def test_whatever_happens(
         if found.servers and found.servers[0] in up:
             assert found.servers[0][0] == found.pool.value[0]
             router.note(ended(features, found), now_s=float(now_s))
-
-
-def test_what_is_no_generation_is_no_canary() -> None:
-    learning = FixedShare(0.5)
-    router = Router(POLICY, learning=learning, seed=1)
-    routes = [routed(router, RequestFeatures(path="/v1/models")) for _ in range(50)]
-    assert {(route.pool, route.is_canary) for route in routes} == {(POLICY.elsewhere, False)}
-    assert learning.asked == []

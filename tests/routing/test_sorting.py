@@ -42,49 +42,14 @@ class TestWhatIsToldApart:
         assert found.segments["copy"].rules == (SegmentRule(temperature_max=0.0, prompt_characters_min=400),)
         assert (found.segments["copy"].found, found.segments["copy"].mistaken) == (1.0, 0.0)
 
-    def test_by_two_where_one_is_not_enough(self) -> None:
-        longer = lengths(*range(900, 1140, 20))
-        found = sorted_prompts([*prompts("copy", 1.5, *LONG), *prompts("chat", 0.8, *SHORT, *longer)])
-
-        (rule,) = found.segments["copy"].rules
-        assert rule.prompt_characters_min == 400
-        assert rule.prompt_characters_max == 800
-        assert found.right > 0.9
-
-    def test_by_two_rules_where_it_is_of_two_kinds(self) -> None:
-        own = [*LONG, *lengths(*range(100, 340, 20), max_tokens=900)]
-        found = sorted_prompts(
-            [
-                *prompts("copy", 1.5, *own),
-                *prompts("chat", 0.8, *lengths(*range(100, 340, 10), max_tokens=50)),
-            ]
-        )
-
-        assert len(found.segments["copy"].rules) == 1 or found.right == 1.0
-        assert found.right == 1.0
-
     def test_never_above_the_temperature_that_was_measured(self) -> None:
         own, other = [{"temperature": 0.2}] * 10, [{"temperature": 0.9}] * 10
         found = sorted_prompts([*prompts("copy", 1.5, *own), *prompts("chat", 0.8, *other)])
 
         assert found.segments["copy"].rules == (SegmentRule(temperature_max=0.2),)
 
-    def test_spec_segments_may_be_mixed_up(self) -> None:
-        found = sorted_prompts(
-            [*prompts("copy", 1.5, *LONG), *prompts("edit", 1.3, *LONG), *prompts("chat", 0.8, *SHORT)]
-        )
-
-        assert found.right == 1.0
-        assert {name: len(each.rules) for name, each in found.segments.items()} == {"copy": 1, "edit": 1}
-
 
 class TestWhatIsNot:
-    def test_where_requests_are_alike_there_is_no_rule(self) -> None:
-        found = sorted_prompts([*prompts("copy", 1.5, *SHORT), *prompts("chat", 0.8, *SHORT)])
-
-        assert found.segments["copy"].rules == ()
-        assert found.right == 0.5
-
     def test_chance_alone_makes_no_rule_that_harms(self) -> None:
         """Of six draws of features that mean nothing, each rule that stands keeps the plain segment above the floor on
         prompts that it was made without."""
@@ -121,13 +86,6 @@ class TestWhatIsNot:
     )
     def test_too_few_prompts_make_none(self, made: Sequence[SegmentPrompt]) -> None:
         assert all(not found.rules for found in sorted_prompts(made).segments.values())
-
-    def test_what_requests_do_not_say_is_within_no_bound(self) -> None:
-        own = lengths(*range(500, 740, 20), temperature=None)
-        other = lengths(*range(100, 340, 20), temperature=None)
-        found = sorted_prompts([*prompts("copy", 1.5, *own), *prompts("chat", 0.8, *other)])
-
-        assert found.segments["copy"].rules == (SegmentRule(prompt_characters_min=400),)
 
 
 def bundled(speedups: dict[str, float]) -> list[SegmentPrompt]:

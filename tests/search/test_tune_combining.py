@@ -6,14 +6,14 @@ import pytest
 from tune_samples import FormulaEngine, finish, plain_step_s
 
 from speclift.core.arm import Arm, baseline_arm
-from speclift.core.drafting import Template, kept_k, varied_k
-from speclift.core.speculation import Combined, DraftModel, Head, NGram, Off, Suffix
+from speclift.core.drafting import Template
+from speclift.core.speculation import Combined, DraftModel, NGram
 from speclift.core.traffic import Concurrency
 from speclift.search.counts import RequestCounts, keeping_longer_drafts
 from speclift.search.predictor import AcceptanceRun, accepted_lengths
 from speclift.search.problem import Problem
 from speclift.search.search import Search, start
-from speclift.search.space import Candidate, with_k, without_k
+from speclift.search.space import Candidate, with_k
 
 DRAFT = DraftModel(model="tiny")
 ALONE = Concurrency(streams=1)
@@ -38,29 +38,6 @@ EVERYTHING = (
     ("ngram-k7+draft", behind(7), (2, 4, 7)),
     ("ngram-k15+draft", behind(15), (2, 4, 7)),
 )
-
-
-class TestLanguage:
-    @pytest.mark.parametrize(
-        ("speculation", "varied", "kept"),
-        [
-            (Off(), 0, 0),
-            (DraftModel(model="m", k=3), 3, 0),
-            (Combined(parts=(NGram(k=15), DraftModel(model="m", k=3))), 3, 15),
-            (Combined(parts=(NGram(k=2), Head(kind="mtp", k=5))), 5, 2),
-            (Combined(parts=(NGram(k=8), Suffix(k=8))), 8, 0),
-        ],
-    )
-    def test_a_search_varies_the_models_k_and_a_look_up_keeps_its_own(
-        self, speculation: Template, varied: int, kept: int
-    ) -> None:
-        assert (varied_k(speculation), kept_k(speculation)) == (varied, kept)
-
-    def test_another_k_leaves_the_look_up_alone(self) -> None:
-        assert with_k(behind(15), 6) == Combined(parts=(NGram(n=4, k=15), DraftModel(model="tiny", k=6)))
-        assert without_k(behind(15)) != without_k(behind(7))
-        lookups = Combined(parts=(NGram(), Suffix()))
-        assert with_k(lookups, 6) == Combined(parts=(NGram(k=6), Suffix(k=6)))
 
 
 class TestCounts:
@@ -103,13 +80,6 @@ def asked(search: Search) -> list[str]:
 
 
 class TestSearch:
-    def test_its_parts_run_first(self) -> None:
-        assert asked(start(problem(*EVERYTHING))) == ["baseline", "ngram-k15", "draft-k7"]
-
-    def test_without_its_parts_it_runs_by_itself(self) -> None:
-        alone = (EVERYTHING[2], EVERYTHING[0])
-        assert asked(start(problem(*alone))) == ["baseline", "ngram-k7+draft-k7", "ngram-k15"]
-
     def run_parts(self, engine: FormulaEngine) -> Search:
         search = start(problem(*EVERYTHING))
         for job in search.ask():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,20 +17,6 @@ from speclift.search.space import Candidate
 @pytest.fixture(scope="module")
 def finished() -> Search:
     return finish(start(problem_of()), FormulaEngine())
-
-
-def test_before_a_baseline_ran_nothing_is_concluded() -> None:
-    assert conclude(start(problem_of())) is None
-
-
-def test_in_the_middle_of_a_search_there_is_a_choice_already() -> None:
-    search, engine = start(problem_of()), FormulaEngine()
-    for job in search.ask()[:2]:
-        search = search.tell(engine.run(search.problem, job))
-    conclusion = conclude(search)
-    assert conclusion is not None
-    assert conclusion.ending == ""
-    assert len(conclusion.choices) == len(search.problem.loads)
 
 
 @pytest.mark.slow
@@ -76,13 +61,6 @@ def test_regret_is_small_where_a_choice_was_settled_and_never_negative(finished:
     shares = [finished.problem.share(choice.load) for choice in conclusion.choices]
     regrets = [choice.regret for choice in conclusion.choices]
     assert conclusion.expected_regret == pytest.approx(float(np.dot(shares, regrets)))
-
-
-def test_the_runner_up_is_another_arm_than_the_choice(finished: Search) -> None:
-    conclusion = conclude(finished)
-    assert conclusion is not None
-    assert conclusion.static != conclusion.runner_up
-    assert all(choice.candidate != choice.runner_up for choice in conclusion.choices)
 
 
 def test_what_was_eliminated_is_never_chosen(finished: Search) -> None:
@@ -137,11 +115,3 @@ def test_every_probed_cell_reports_how_far_off_its_prediction_was() -> None:
         assert abs(error.log_ratio) < 0.15
         assert error.sd > 0
         assert math.isfinite(error.log_ratio)
-
-
-def test_a_cell_that_was_measured_before_was_not_predicted(finished: Search) -> None:
-    long = next(result for result in finished.results if result.job.purpose is Purpose.LONG)
-    again = replace(long, job=replace(long.job, id=900, purpose=Purpose.RACE))
-    more = replace(finished, results=(*finished.results, again))
-    assert prediction_errors(more) == prediction_errors(finished)
-    assert prediction_errors(replace(finished, results=(again,))) == ()

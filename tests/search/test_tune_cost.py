@@ -134,14 +134,6 @@ def test_the_first_token_of_a_further_tile_costs_more_than_the_last_of_the_one_b
     assert opened - full > 3 * (full - before)
 
 
-def test_several_rows_of_parameters_give_the_times_of_each() -> None:
-    surface = surface_of(experts=Experts(count=64, per_token=8))
-    rows = 0.3 * np.random.default_rng(0).standard_normal((3, len(surface.priors)))
-    together = surface.log_time(rows, surface.points(CALIBRATION))
-    for row, times in zip(rows, together, strict=True):
-        assert np.allclose(times, surface.log_time(row, surface.points(CALIBRATION)))
-
-
 def test_a_pass_per_token_costs_more_with_k_and_one_pass_for_all_does_not() -> None:
     surface = Surface(targets=("",), drafters=(("passes", Drafting.PASSES), ("one", Drafting.ONE_PASS)))
 
@@ -206,31 +198,6 @@ def test_experts_that_happen_to_fit_are_still_taken_to_stray_further_than_a_dens
 
     assert misfit(None) == 1.0
     assert misfit(Experts(count=64, per_token=8)) == EXPERTS_MISFIT > 1.0
-
-
-def test_one_cell_leaves_the_shape_of_the_priors() -> None:
-    surface = Surface(targets=("",), drafters=())
-    fit = fitted(surface, [point(None, 0, 1.0)], [0.02])
-    one, many = np.exp(fit.predict([point(None, 0, 1.0), point(None, 0, 256.0)]).log_s)
-    assert one == pytest.approx(0.02, rel=0.02)
-    assert many > one
-
-
-def test_a_covariance_is_symmetric_and_has_no_negative_direction() -> None:
-    surface = surface_of()
-    covariance = fitted(surface, CALIBRATION, truth_s(surface, CALIBRATION)).predict(ELSEWHERE).covariance
-    assert np.allclose(covariance, covariance.T)
-    assert np.linalg.eigvalsh(covariance).min() > -1e-9
-
-
-def test_no_cell_no_time_and_unknown_names_are_refused() -> None:
-    surface = surface_of()
-    with pytest.raises(ValueError, match="at least one measured cell"):
-        fit_cost(surface, [])
-    with pytest.raises(ValueError, match="above 0 s"):
-        fitted(surface, [point(None, 0, 1.0)], [0.0])
-    with pytest.raises(ValueError, match="knows no"):
-        surface.points([point("stranger", 2, 1.0)])
 
 
 def test_what_the_form_misses_on_one_target_is_not_carried_over_to_another() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from msgspec import structs
 from tune_samples import DRAFT, HEAD, FormulaEngine, plain_step_s, problem_of
@@ -39,15 +38,6 @@ def names(posterior: Posterior) -> list[str]:
 
 
 class TestWhoIsInIt:
-    def test_nobody_before_a_baseline_ran(self) -> None:
-        assert posterior_of(PROBLEM, []) is None
-        assert posterior_of(PROBLEM, [run(PROBLEM, 1, "draft-k8")]) is None
-
-    def test_the_baseline_and_drafters_that_ran(self) -> None:
-        results = [run(PROBLEM, 1, "baseline"), run(PROBLEM, 2, "draft-k8")]
-        assert names(known(PROBLEM, *results)) == ["baseline", "draft-k2", "draft-k4", "draft-k8"]
-        assert names(known(PROBLEM, results[0])) == ["baseline"]
-
     def test_not_a_candidate_that_failed_but_a_baseline_that_failed_once(self) -> None:
         results = [
             run(PROBLEM, 1, "baseline"),
@@ -90,10 +80,6 @@ class TestHowFast:
         assert (rest[:, 3, 3] > 1e-6).all()
         assert posterior.sd(3, 0) == pytest.approx(math.sqrt(posterior.covariance[0, 3, 3]))
 
-    def test_acceptance_is_known_from_the_requests_that_ran_and_a_baseline_needs_none(self) -> None:
-        posterior = known(PROBLEM, run(PROBLEM, 1, "baseline"), run(PROBLEM, 2, "draft-k8"))
-        assert [posterior.requests(row) for row in (0, 1)] == [math.inf, 32]
-
 
 class TestWhoMayWin:
     posterior = known(PROBLEM, run(PROBLEM, 1, "baseline"), run(PROBLEM, 2, "draft-k4"))
@@ -105,11 +91,6 @@ class TestWhoMayWin:
             for row in range(len(self.posterior.candidates))
         ]
         assert may_win == [[True, True], [False, False], [True, False], [False, False]]
-
-    def test_the_best_is_the_fastest_of_those_and_of_equals_the_smaller_k(self) -> None:
-        level = replace(self.posterior, mean=np.array([[0.0, 0.0], [1.0, 2.0], [1.0, 1.0], [9.0, 9.0]]))
-        assert [level.best(column) for column in range(2)] == [1, 1]
-        assert level.best(0, frozenset({("draft-k2", None)})) == 2
 
     def test_where_all_are_out_the_baseline_stands(self) -> None:
         backwards = replace(

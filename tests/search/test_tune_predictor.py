@@ -14,7 +14,7 @@ from tune_samples import extract, length_of, runs_ahead, text_only, walked
 
 from speclift.core.records import Step
 from speclift.core.speculation import DraftModel, Head, NGram, Suffix
-from speclift.search.counts import RequestCounts, request_counts, step_s
+from speclift.search.counts import request_counts, step_s
 from speclift.search.predictor import (
     AcceptanceCurve,
     AcceptanceRun,
@@ -235,29 +235,6 @@ def test_only_drafters_of_the_text_with_token_by_token_verification_are_replayed
     drafter: DraftModel | NGram | Suffix | Head, expected: bool
 ) -> None:
     assert is_prefix_only(drafter) is expected
-
-
-def test_k_below_one_and_runs_without_a_step_are_refused() -> None:
-    run = run_at({"a": [0, 1, 0]}, 2)
-    with pytest.raises(ValueError, match="at least 1"):
-        accepted_lengths([run], (0,), prefix_only=True)
-    with pytest.raises(ValueError, match="at least one run"):
-        accepted_lengths([AcceptanceRun(k=2, requests=())], (1,), prefix_only=True)
-    with pytest.raises(ValueError, match="no k=7"):
-        accepted_lengths([run], (1,), prefix_only=True).at(7)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"steps": 2, "without_draft": 3}, "without a draft"),
-        ({"steps": 1, "accepted": (1,)}, "accepted counts for 0 drafts"),
-        ({"steps": 5, "accepted": (1,), "drafted": (2,)}, "plain steps"),
-    ],
-)
-def test_counts_that_contradict_each_other_are_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RequestCounts(request_id="a", tokens=9, **fields)  # type: ignore[arg-type]
 
 
 def test_step_time_is_decode_time_over_steps_and_unknown_where_nothing_was_timed() -> None:

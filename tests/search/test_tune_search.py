@@ -16,12 +16,11 @@ from speclift.search.problem import JobResult, Problem, Purpose, Settings
 from speclift.search.search import (
     Search,
     SearchPhase,
-    calibration_loads,
     search_from_dict,
     search_to_dict,
     start,
 )
-from speclift.search.space import Candidate, Elimination
+from speclift.search.space import Candidate
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +35,6 @@ def test_first_come_the_baseline_and_the_longest_run_of_every_drafter() -> None:
         ("draft-k8", Purpose.LONG),
         ("ngram-k8", Purpose.LONG),
     ]
-
-
-def test_every_asked_job_is_told_once_and_ids_never_repeat(finished: Search) -> None:
-    ids = [result.job.id for result in finished.results]
-    assert len(set(ids)) == len(ids)
-    assert finished.ask() == ()
-    assert finished.ending
 
 
 @pytest.mark.slow
@@ -62,17 +54,6 @@ def test_a_job_that_was_not_asked_for_is_refused_and_changes_nothing() -> None:
     told = search.tell(engine.run(search.problem, job))
     with pytest.raises(UsageError, match="already told"):
         told.tell(engine.run(search.problem, job))
-
-
-def test_answers_may_come_in_any_order_within_one_asking() -> None:
-    def calibrated(*, backwards: bool) -> set[tuple[str, Purpose]]:
-        search, engine = start(problem_of()), FormulaEngine(noise_sd=0.0)
-        jobs = search.ask()
-        for job in reversed(jobs) if backwards else jobs:
-            search = search.tell(engine.run(search.problem, job))
-        return {(job.candidate, job.purpose) for job in search.ask()}
-
-    assert calibrated(backwards=False) == calibrated(backwards=True)
 
 
 @pytest.mark.slow
@@ -129,13 +110,6 @@ def test_a_drafter_that_fails_twice_is_left_alone_and_the_baseline_is_chosen(dra
     assert {choice.candidate for choice in conclusion.choices} == {"baseline"}
 
 
-def test_a_result_without_cells_counts_as_failed() -> None:
-    search, engine = start(problem_of({"draft": DRAFT})), FormulaEngine()
-    baseline, long = search.ask()
-    search = search.tell(engine.run(search.problem, baseline)).tell(JobResult(job=long, launch_s=5.0))
-    assert search.eliminated[-1].reason == "ran without any result"
-
-
 def test_a_failed_baseline_ends_the_search_before_anything_else_is_launched() -> None:
     engine = FormulaEngine()
     engine.failing = {"baseline": "port in use"}
@@ -153,28 +127,6 @@ def test_the_budget_less_its_reserve_is_never_exceeded(budget_s: float) -> None:
     search = finish(start(problem_of(settings=settings)), FormulaEngine())
     # By how much longer than any before it a cell takes is seen only afterwards.
     assert search.spent_s <= (budget_s - 60.0) + 10.0
-
-
-def test_launches_that_turn_out_too_long_for_the_budget_are_no_longer_asked_for() -> None:
-    settings = Settings(budget_s=300.0, launch_s_guess=1.0, cell_s_guess=1.0)
-    search = start(problem_of(settings=settings))
-    assert len(search.ask()) == 3
-    engine = FormulaEngine(launch_s=140.0)
-    search = search.tell(engine.run(search.problem, search.ask()[0]))
-    assert search.finished
-    assert search.ending == "the budget allows no further launch"
-    assert conclude(search) is not None
-
-
-def test_a_budget_below_one_launch_asks_for_nothing() -> None:
-    search = start(problem_of(settings=Settings(budget_s=10.0)))
-    assert search.finished
-    assert search.ending == "the budget allows no launch"
-
-
-def test_a_budget_of_two_launches_asks_for_two() -> None:
-    settings = Settings(budget_s=200.0, launch_s_guess=30.0, cell_s_guess=20.0)
-    assert len(start(problem_of(settings=settings)).ask()) == 2
 
 
 @pytest.mark.slow
@@ -196,11 +148,6 @@ def test_every_elimination_says_against_whom_and_where() -> None:
     for each in predicted:
         assert " % slower than " in each.reason
         assert " at c=" in each.reason
-
-
-def test_what_the_space_refused_is_kept_in_the_search() -> None:
-    refused = Elimination(candidate="x", stage="space", reason="does not fit")
-    assert start(problem_of(), eliminated=[refused]).eliminated == (refused,)
 
 
 @pytest.mark.slow
@@ -258,12 +205,6 @@ def test_arms_too_near_to_call_are_raced_in_mirrored_order_when_that_is_worth_it
     assert {result.job.block for result in search.results} == {0}
 
 
-def test_calibration_loads_lie_in_the_middle_of_equal_parts() -> None:
-    loads = tuple(Concurrency(streams=2**place) for place in range(9))
-    assert calibration_loads(problem_of(loads=loads)) == (loads[1], loads[4], loads[7])
-    assert calibration_loads(problem_of(loads=loads[:1])) == loads[:1]
-
-
 def test_an_open_loop_load_finds_its_batch_and_the_search_ends() -> None:
     class OpenLoop(FormulaEngine):
         def run(self, problem: Problem, job: object) -> JobResult:
@@ -300,20 +241,3 @@ def test_an_open_loop_load_finds_its_batch_and_the_search_ends() -> None:
 def test_problems_that_cannot_be_searched_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         replace(problem_of({"eagle": HEAD}), **changes)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"calibration_loads": 0},
-        {"k_long": 0},
-        {"race_arms": 0},
-        {"price": 0.0},
-        {"grid_share": -1.0},
-        {"budget_s": 5.0, "reserve_s": 5.0},
-        {"reserve_s": -1.0},
-    ],
-)
-def test_settings_that_leave_nothing_to_do_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError):
-        Settings(**wrong)  # type: ignore[arg-type]

@@ -9,26 +9,18 @@ import pytest
 from tune_samples import DRAFT, LOADS, FormulaEngine, problem_of
 
 from speclift.core.traffic import Load
-from speclift.search.counts import RequestCounts
 from speclift.search.posterior import Posterior
 from speclift.search.posterior import posterior_of as posterior_from
-from speclift.search.problem import CellResult, JobResult, Problem, Purpose, SearchJob, Settings
+from speclift.search.problem import Purpose, SearchJob, Settings
 from speclift.search.search import Search, start
 from speclift.search.selection import (
-    CALIBRATIONS,
     GAIN_SHARE,
-    GRID_REQUESTS_MIN,
     Doubt,
-    allowed_s,
     best_probe,
-    cell_s,
     contested,
     doubts,
     expected_regret,
     grid_s,
-    job_s,
-    launch_s,
-    left_s,
     promises,
     race_entries,
 )
@@ -58,16 +50,6 @@ def test_a_promise_is_never_negative_and_largest_among_the_arms_that_may_win(cal
         assert found[far] < found.max() / 10
 
 
-def test_a_dropped_arm_promises_nothing_where_it_was_dropped(calibrated: Search) -> None:
-    posterior = posterior_of(calibrated)
-    best = posterior.best(0)
-    name = posterior.candidates[best].name
-    here = frozenset({(name, LOADS[0].label)})
-    assert promises(posterior, 0, here)[best] == 0
-    assert promises(posterior, posterior.loads.index(LOADS[1]), here).max() > 0
-    assert posterior.best(0, here) != best
-
-
 def test_with_every_other_arm_dropped_nothing_is_promised_and_the_last_one_stands(calibrated: Search) -> None:
     posterior = posterior_of(calibrated)
     others = frozenset((each.name, None) for each in posterior.candidates[1:])
@@ -89,14 +71,6 @@ def test_the_dearer_time_is_the_fewer_loads_are_probed_and_at_last_none(calibrat
     loads = [loads_probed(calibrated, price) for price in (1e-12, 2e-5, 1.0)]
     assert loads[0] > 1
     assert loads[0] >= loads[1] >= loads[2] == 0
-
-
-def test_what_is_within_reach_of_the_best_anyway_is_not_worth_a_launch(calibrated: Search) -> None:
-    posterior = posterior_of(calibrated)
-    saved = [promises(posterior, 0, frozenset(), near=near).max() for near in (0.0, 0.02, 0.5)]
-    assert saved[0] > 0
-    assert saved[2] == 0
-    assert saved[1] <= saved[0]
 
 
 def test_a_probe_keeps_to_the_time_left_and_takes_the_loads_that_pay_best(calibrated: Search) -> None:
@@ -131,14 +105,6 @@ def test_expected_regret_falls_as_more_is_measured(calibrated: Search) -> None:
     assert regret(search) < before
 
 
-def test_before_anything_ran_times_are_the_guesses() -> None:
-    problem = problem_of(settings=Settings(launch_s_guess=7.0, cell_s_guess=2.0))
-    assert launch_s(problem, ()) == 7.0
-    assert job_s(problem, (), LOADS[:2]) == 11.0
-    assert grid_s(problem, ()) == 3 * len(problem.candidates) * (7.0 + 2.0 * len(LOADS))
-    assert allowed_s(problem, ()) == pytest.approx(problem.settings.grid_share * grid_s(problem, ()))
-
-
 def test_a_grid_is_made_of_arms_as_slow_as_they_are_and_not_of_those_that_were_worth_a_launch() -> None:
     engine = FormulaEngine(launch_s=1.0)
     problem = problem_of()
@@ -154,35 +120,6 @@ def test_a_grid_is_made_of_arms_as_slow_as_they_are_and_not_of_those_that_were_w
     known = posterior_from(problem, everything)
     assert grid_s(problem, fast) < 0.95 * 3 * took
     assert grid_s(problem, fast, known) == pytest.approx(3 * took, rel=0.03)
-
-
-def test_a_grid_sends_more_requests_than_a_small_cell_and_warms_up_as_long() -> None:
-    problem = problem_of(loads=LOADS[:1])
-    request = RequestCounts(request_id="r", tokens=100, steps=100, without_draft=100, tpot_s=0.01)
-    cell = CellResult(load=LOADS[0], requests=(request,) * (GRID_REQUESTS_MIN // 2), wall_s=15.0)
-    job = SearchJob(id=1, candidate="baseline", loads=LOADS[:1], purpose=Purpose.BASELINE, reason="small")
-    ran = [JobResult(job=job, cells=(cell,), launch_s=30.0)]
-    # 12 requests of 1 s each and 3 s that are not decoding.
-    assert grid_s(problem, ran) == pytest.approx(3 * len(problem.candidates) * (30.0 + 3.0 + 24.0))
-
-
-def test_a_load_that_never_ran_is_taken_to_last_as_long_as_the_nearest_that_did(calibrated: Search) -> None:
-    problem: Problem = calibrated.problem
-    seen = {cell.load for result in calibrated.results for cell in result.cells}
-    (unseen,) = set(LOADS) - seen
-    neighbours = [LOADS[LOADS.index(unseen) - 1], LOADS[LOADS.index(unseen) + 1]]
-    assert cell_s(problem, calibrated.results, unseen) in {
-        cell_s(problem, calibrated.results, load) for load in neighbours
-    }
-
-
-def test_a_small_space_may_spend_a_few_times_its_calibration(calibrated: Search) -> None:
-    problem = problem_of({"draft": DRAFT}, settings=Settings(grid_share=1e-6))
-    spent = math.fsum(result.engine_s for result in calibrated.results)
-    assert allowed_s(problem, calibrated.results) == pytest.approx(CALIBRATIONS * spent)
-    assert left_s(problem, calibrated.results) == pytest.approx((CALIBRATIONS - 1) * spent)
-    short = problem_of({"draft": DRAFT}, settings=Settings(budget_s=spent + 9.0, reserve_s=4.0))
-    assert left_s(short, calibrated.results) == pytest.approx(5.0)
 
 
 def test_scores_drawn_together_have_the_mean_and_spread_of_the_posterior(calibrated: Search) -> None:
@@ -229,22 +166,11 @@ class TestRaceEntries:
         doubt = (0, 2, 0.01, {3: 0.005, 4: 0.004, 5: 0.003, 6: 0.002})
         assert list(self.entries(calibrated, doubt, arms=arms)) == [str(row) for row in raced]
 
-    def test_never_more_than_three_rivals(self, calibrated: Search) -> None:
-        doubt = (0, 2, 0.01, {3: 0.005, 4: 0.004, 5: 0.003, 6: 0.002})
-        assert len(self.entries(calibrated, doubt, arms=7)) == 4
-
     @pytest.mark.parametrize(("share", "raced"), [(0.9 * GAIN_SHARE, 2), (1.1 * GAIN_SHARE, 3)])
     def test_a_rival_with_a_small_gain_beside_the_largest_is_left_out(
         self, calibrated: Search, share: float, raced: int
     ) -> None:
         assert len(self.entries(calibrated, (0, 2, 0.01, {3: 0.01, 4: 0.01 * share}), arms=7)) == raced
-
-    @pytest.mark.parametrize("regret", [0.0, Settings().regret_goal])
-    def test_a_load_without_doubt_does_not_race(self, calibrated: Search, regret: float) -> None:
-        assert self.entries(calibrated, (0, 2, regret, {3: 0.005})) == {}
-
-    def test_a_load_where_nothing_may_gain_does_not_race(self, calibrated: Search) -> None:
-        assert self.entries(calibrated, (0, 2, 0.01, {})) == {}
 
     @pytest.mark.parametrize(("weights", "raced"), [((), ["4", "5"]), ((20.0, 1.0, 1.0), ["2", "3"])])
     def test_the_load_that_loses_most_over_the_traffic_comes_first(

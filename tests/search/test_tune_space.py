@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speclift.core.drafting import Template
-from speclift.core.errors import UsageError
-from speclift.core.speculation import Combined, Drafter, DraftModel, Head, NGram, Speculation, Suffix
+from speclift.core.speculation import Drafter, DraftModel, Head, NGram, Speculation, Suffix
 from speclift.search.space import Axes, Candidate, build_space, with_k
 
 TINY = DraftModel(model="models/tiny.gguf")
@@ -18,22 +17,6 @@ TINY = DraftModel(model="models/tiny.gguf")
 
 def names(axes: Axes) -> list[str]:
     return [candidate.name for candidate in build_space(axes).candidates]
-
-
-def test_an_axis_that_a_method_lacks_leaves_it_alone() -> None:
-    assert names(Axes(drafters=(NGram(),), ks=(3,), p_mins=(0.0, 0.5), draft_quantisations=("fp8",))) == [
-        "baseline",
-        "ngram-k3",
-    ]
-
-
-def test_the_same_drafter_twice_is_one() -> None:
-    assert names(Axes(drafters=(NGram(), NGram(k=7)), ks=(3,))) == ["baseline", "ngram-k3"]
-
-
-def test_models_of_the_same_file_name_stay_apart() -> None:
-    found = names(Axes(drafters=(DraftModel(model="a/m"), DraftModel(model="b/m")), ks=(1,)))
-    assert found == ["baseline", "draft-m-k1", "draft-m-2-k1"]
 
 
 templates: st.SearchStrategy[Template] = st.sampled_from(
@@ -81,20 +64,6 @@ def test_setting_k_keeps_the_shortest_draft(part: Drafter) -> None:
     assert with_k(with_k(part, 7), part.k) == part
 
 
-def test_the_shortest_draft_is_never_lowered_to_fit_k() -> None:
-    with pytest.raises(UsageError, match=r"k_min must lie in 0\.\.k=2, saw 4"):
-        with_k(DraftModel(model="m", k=5, k_min=4), 2)
-
-
-def test_candidates_keep_the_shortest_draft_and_say_it() -> None:
-    space = build_space(Axes(drafters=(DraftModel(model="m", k=9, k_min=4),), ks=(4, 16)))
-    drafted = [each for each in space.candidates if not each.is_baseline]
-    assert [each.name for each in drafted] == ["draft-min4-k4", "draft-min4-k16"]
-    assert [each.arm.speculation for each in drafted] == [
-        DraftModel(model="m", k=k, k_min=4) for k in (4, 16)
-    ]
-
-
 class TestDraftFiles:
     """For engines that want each quantisation of a draft as a file."""
 
@@ -114,14 +83,3 @@ class TestDraftFiles:
             "draft-k3": DraftModel(model="m.gguf", k=3),
             "draft-draftq8_0-k3": DraftModel(model="m-q8_0.gguf", k=3),
         }
-
-    def test_drafts_in_a_combination_are_drafts_too(self) -> None:
-        assert self.drafted(Combined(parts=(NGram(n=3), DraftModel(model="m.gguf")))) == {
-            "ngram-k48+draft-k3": Combined(parts=(NGram(n=3), DraftModel(model="m.gguf", k=3))),
-            "ngram-k48+draft-draftq8_0-k3": Combined(
-                parts=(NGram(n=3), DraftModel(model="m-q8_0.gguf", k=3))
-            ),
-        }
-
-    def test_a_head_in_the_target_has_no_file(self) -> None:
-        assert len(self.drafted(Head(kind="mtp"))) == 3

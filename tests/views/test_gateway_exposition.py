@@ -79,12 +79,6 @@ def test_what_was_counted_stands_there(line: str) -> None:
     assert line in lines_of(routed(), routed(e2e_s=3.0), unanswered)
 
 
-def test_a_gateway_without_traffic_has_no_histograms() -> None:
-    text = "\n".join(lines_of())
-    assert "seconds" not in text
-    assert 'speclift_gateway_info{version="0.1"} 1' in text
-
-
 def hostile() -> RoutedRequest:
     text = 'a"b\\c\nd\re\x00 🦊 \ud800 {le="1"} # HELP'
     features = RequestFeatures(

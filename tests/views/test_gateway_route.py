@@ -31,27 +31,6 @@ FEATURES = RequestFeatures(
 )
 
 
-def test_the_answer_first_then_why_then_what_was_read() -> None:
-    assert route_lines(explained(FEATURES, ROUTE, policy="p.toml")) == (
-        "spec: http://a, then http://b",
-        "  segment copy: temperature_max = 0",
-        "  copy goes to spec",
-        "read: /v1/chat/completions, temperature 0, no max_tokens, 120 characters in 3 turns, repetition 25%, "
-        "response_format json_object, tools, model m",
-        "policy: p.toml",
-    )
-
-
-def test_of_what_cannot_be_read_only_its_path() -> None:
-    unread = RequestFeatures(path="/v1/models")
-    nowhere = Route(pool=ServerPool.PLAIN, servers=(), segment="elsewhere", reasons=("x",))
-
-    lines = route_lines(explained(unread, nowhere))
-
-    assert lines[0] == "plain: no server"
-    assert lines[-1] == "read: /v1/models, nothing else: no generation, or a body that cannot be read"
-
-
 def test_the_document_keeps_its_schema_and_says_no_session() -> None:
     for features in (FEATURES, RequestFeatures(path="/v1/models")):
         document = json.loads(json.dumps(plain(explained(features, ROUTE))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,7 +14,7 @@ import jsonschema
 import pytest
 from msgspec import structs
 
-from page_samples import ARTICLES, DOCUMENTS, GOOD, LINE, made
+from page_samples import ARTICLES, DOCUMENTS, LINE
 from samples import NGRAM, launch, new_study, plan, record, request
 from speclift.core.arm import BASELINE
 from speclift.core.document import plain_object, read
@@ -24,7 +23,7 @@ from speclift.core.traffic import Concurrency, Load
 from speclift.verbs.compare import compare
 from speclift.verbs.judged import write_report
 from speclift.verdict.document import VerdictDocument, verdict_document
-from speclift.views.page import QUESTIONS, heat_table, page
+from speclift.views.page import QUESTIONS, page
 from speclift.views.page_templates import GLOSSARY
 
 ROOT = Path(__file__).parents[2]
@@ -193,18 +192,6 @@ def test_every_number_on_the_page_stands_in_the_json(tmp_path: Path) -> None:
     assert missing == []
 
 
-def test_foreign_text_cannot_act_on_its_reader(tmp_path: Path) -> None:
-    html = page(verdict_document(compare([measured(tmp_path / "study", segments=(ATTACK, "talk"))])))
-
-    assert "<script>document.title" not in html
-    assert "<img" not in html
-    assert "<svg onload" not in html
-    assert "{{ 7*7 }}" in html  # shown as it is, not worked out
-    assert "\x1b" not in html
-    assert "\u202e" not in html
-    assert html.count("<script>") == 1
-
-
 @pytest.mark.parametrize("loads", [(1,), (1, 8)])
 def test_the_page_is_whole_and_small(tmp_path: Path, loads: tuple[int, ...]) -> None:
     path = tmp_path / "out" / "report.html"
@@ -297,62 +284,6 @@ def test_every_word_of_the_field_is_linked_once_to_what_it_means() -> None:
     assert {word for word, _ in GLOSSARY.values()} <= set(documented)
 
 
-def test_the_users_own_line_is_shown_as_a_coloured_difference() -> None:
-    html = page(DOCUMENTS["ship"])
-
-    for style, count in (("added", 1), ("removed", 1), ("head", 3)):
-        assert html.count(f'<span class="{style}">') == count
-    assert LINE.after.split()[0] in html
-    assert "It stays as it is." in page(made(GOOD, line=replace(LINE, after=LINE.before, diff="")))
-    assert "Your own line" not in page(DOCUMENTS["do-not-ship"])
-
-
-def test_what_the_articles_say_stands_beside_what_was_measured() -> None:
-    html = page(DOCUMENTS["conditions"])
-
-    places = [html.index(f'<td class="{outcome}">') for outcome in ("does-not-hold", "holds", "not-tested")]
-    assert places == sorted(places)
-    assert ARTICLES[0].seen in html
-
-
-def test_segments_against_loads_have_intervals_at_the_margins_and_medians_inside() -> None:
-    document = DOCUMENTS["conditions"]
-    table = heat_table(document, "ngram-k4")
-
-    assert table is not None
-    assert table.heads == ("all loads", "c=1", "c=4", "c=16")
-    rows = dict(table.rows)
-    assert list(rows) == ["all segments", "chat", "summarise", "creative"]
-    assert all(cell is not None and cell.interval for cell in rows["all segments"])
-    styles = {name: [cell.style for cell in cells if cell is not None] for name, cells in rows.items()}
-    assert styles["summarise"] == ["pays"] * 4
-    assert styles["creative"] == ["loses"] * 4
-    margin, inside = rows["summarise"][:2]
-    assert inside is not None
-    assert (inside.words, inside.interval) == ("2.11x", "")
-    assert "median e2e 2.24 s" in inside.tip
-    assert margin is not None
-    assert margin.interval.startswith("[1.")
-
-
-@pytest.mark.parametrize(
-    ("changes", "heads", "names"),
-    [
-        ({"streams": (8,)}, ("c=8",), ["all segments", "chat", "summarise", "code-editing"]),
-        ({"gains": {"chat": 1.9}}, ("all loads", "c=1", "c=4", "c=16"), ["chat"]),
-    ],
-    ids=["one load", "one segment"],
-)
-def test_one_load_or_one_segment_alone_is_shown_once_with_its_intervals(
-    changes: dict[str, Any], heads: tuple[str, ...], names: list[str]
-) -> None:
-    table = heat_table(made(replace(GOOD, **changes)), "ngram-k4")
-
-    assert table is not None
-    assert (table.heads, [name for name, _ in table.rows]) == (heads, names)
-    assert not table.has_points
-
-
 def test_commands_to_run_again_are_quoted_for_a_shell() -> None:
     argv = ("decide", "--engine-arg", "a b; rm c")
     document = structs.replace(
@@ -365,26 +296,3 @@ def test_commands_to_run_again_are_quoted_for_a_shell() -> None:
 
     assert "speclift decide --engine-arg 'a b; rm c'" in text
     assert "speclift report 'my study'" in text
-
-
-def test_one_segment_at_one_load_needs_no_table_of_parts() -> None:
-    assert "one segment at one load was measured" in page(DOCUMENTS["one-prompt"])
-
-
-@pytest.mark.slow
-def test_two_thousand_cells_take_no_seconds() -> None:
-    document = DOCUMENTS["six-arms"]
-    cells = document.cells
-    many = tuple(
-        replace(cell, segment=f"{cell.segment}-{copy}")
-        for copy in range(2000 // len(cells) + 1)
-        for cell in cells
-    )
-    assert len(many) >= 2000
-    page(document)
-
-    began_s = time.process_time()
-    html = page(structs.replace(document, cells=many))
-
-    assert time.process_time() - began_s < 2
-    assert len(html.encode()) < PAGE_BYTES_MAX

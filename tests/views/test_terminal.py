@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console, Group
 
-import simulated
-from answers import STATES, judged
+from answers import judged
 from samples import HOSTILE
 from speclift.core.arm import Arm
 from speclift.core.results import (
@@ -20,7 +17,6 @@ from speclift.core.results import (
     Cell,
     Comparison,
     Completeness,
-    Conditions,
     Estimate,
     Evidence,
     Finding,
@@ -31,10 +27,7 @@ from speclift.core.results import (
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
 from speclift.verdict.document import verdict_document
-from speclift.views.terminal import cells_table, findings_view, metrics_line, result_table
-
-# What rich itself writes for colour and weight.
-STYLING = re.compile(r"\x1b\[[0-9;]*m")
+from speclift.views.terminal import cells_table, findings_view, result_table
 
 
 def estimate(value: float = 1.5, low: float = 1.4, high: float = 1.6) -> Estimate:
@@ -111,32 +104,6 @@ def rendered(renderable: Any, *, colours: bool = False, width: int = 400) -> str
     return console.file.getvalue()
 
 
-class TestMetricsLine:
-    def line(self, **others: float) -> str:
-        beside = [
-            simulated.comparison(value - 0.1, value, value + 0.1, metric=name)
-            for name, value in others.items()
-        ]
-        whole = simulated.evidence(by_metric=(simulated.comparison(1.4, 1.5, 1.6), *beside))
-        return metrics_line(verdict_document(judged(whole))).plain
-
-    def test_names_every_metric_but_the_one_of_the_table(self) -> None:
-        assert self.line(tpot=1.7, ttft=0.9, e2e_raw=1.2, throughput=1.4) == (
-            "arm: TPOT 1.70x [1.60, 1.80], TTFT 0.90x [0.80, 1.00], "
-            "E2E at its own lengths 1.20x [1.10, 1.30], throughput 1.40x [1.30, 1.50]"
-        )
-
-    def test_says_where_it_is_not_all_traffic(self) -> None:
-        found = (simulated.comparison(1.6, 1.7, 1.8, metric="tpot"),)
-        part = simulated.evidence(conditions=Conditions(max_concurrency=4), by_metric=found)
-        shipped = replace(STATES["conditions, segments"].verdict, evidence=part)
-        document = verdict_document(replace(STATES["conditions, segments"], verdict=shipped))
-        assert metrics_line(document).plain == "arm within the conditions: TPOT 1.70x [1.60, 1.80]"
-
-    def test_leaves_out_lengths_that_make_no_difference(self) -> None:
-        assert self.line(e2e_raw=1.5) == self.line() == ""
-
-
 class TestHostileText:
     def test_no_control_character_reaches_the_terminal(self) -> None:
         shown = rendered(view(HOSTILE))
@@ -144,17 +111,6 @@ class TestHostileText:
         assert [character for character in shown if character < " " or "\x7f" <= character <= "\x9f"] == [
             "\n"
         ] * shown.count("\n")
-
-    def test_in_colour_only_the_views_own_styling_is_left(self) -> None:
-        shown = rendered(view(HOSTILE), colours=True)
-
-        assert STYLING.search(shown)
-        assert "\x1b" not in STYLING.sub("", shown)
-        assert "\x1b[31mred" not in shown
-
-    @pytest.mark.parametrize("character", ["\u202e", "\u2066", "\u200f", "\u061c", "\u2028", "\ud800"])
-    def test_nothing_reorders_or_breaks_a_line(self, character: str) -> None:
-        assert character not in rendered(view(HOSTILE))
 
     def test_it_is_shown_as_escapes_and_not_taken_for_markup(self) -> None:
         shown = rendered(view(HOSTILE))
@@ -166,37 +122,3 @@ class TestHostileText:
     @pytest.mark.parametrize("text", ["[/]", "[/bold]", "[link=http://x]y", "\\[", "x" * 5000, "", "\n\n"])
     def test_any_text_can_be_rendered_on_a_narrow_terminal(self, text: str) -> None:
         assert rendered(view(text), colours=True, width=40)
-
-
-class TestTheTable:
-    def test_the_figures_are_there(self) -> None:
-        shown = rendered(view("ngram-k4"))
-
-        assert "1.50x [1.30, 1.70]" in shown  # all traffic: simultaneous over the arms
-        assert "1.50x [1.40, 1.60]" in shown  # a part: at 95 %
-        assert "11/12" in shown
-
-    @pytest.mark.parametrize(("width", "drawn"), [(66, 18), (80, 32), (120, 34)])
-    def test_the_drawing_takes_the_width_that_the_words_leave(self, width: int, drawn: int) -> None:
-        lines = rendered(view("ngram-k4"), width=width).splitlines()
-        row = next(line for line in lines if "all traffic" in line)
-
-        assert "ngram-k4" in row
-        assert "…" not in row
-        assert len(row.partition("1.70]   ")[2].rstrip()) <= drawn
-        assert all(len(line) <= width for line in lines)
-
-    def test_where_nothing_can_be_compared_the_cells_are_shown(self) -> None:
-        unknown = cell(
-            "baseline",
-            ttft_s=None,
-            tpot_s=None,
-            e2e_s=None,
-            throughput_tok_s=None,
-            acceptance_rate=None,
-            accepted_length=None,
-        )
-
-        shown = rendered(result_table(verdict_document(judged(cells=(unknown,)))))
-        assert "Measured cells" in shown
-        assert "–" in shown

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from browser import Browser, chromium, started_browser
 from speclift.core.results import Finding, Level
 from speclift.http.pages import HTML, Guard, HttpService, WebAnswer, WebRequest
-from speclift.views.watch_page import PageFrame, watch_list
+from speclift.views.watch_page import watch_list
 from watch_samples import FRAME, HOSTILE, STATES, one_page, watched
 
 pytestmark = pytest.mark.browser
@@ -124,7 +124,3 @@ def test_hostile_texts_do_nothing(browser: Browser) -> None:
         browser.ask(CHECKS)
         assert browser.ask("cutOff()") == []
     assert browser.said == []
-
-
-def test_the_samples_frame_is_what_a_service_gives() -> None:
-    assert PageFrame(nonce="n", every_s=15.0, version="0.2.0") == FRAME

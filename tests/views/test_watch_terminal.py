@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from live_pages import WALL_S
-from speclift.core.live import BreakEvenPoint, BreakEvenSource, Event, LiveEstimate, Payoff, Watched, instant
+from speclift.core.live import BreakEvenPoint, BreakEvenSource, LiveEstimate, Payoff, Watched, instant
 from speclift.live.server_watch import with_answer
-from speclift.views.watch_terminal import WatchScreen, plain_lines, sparkline
+from speclift.views.watch_terminal import WatchScreen, plain_lines
 
 
 def seen(
@@ -45,13 +45,6 @@ def screen_of(*servers: Watched) -> WatchScreen:
     return screen
 
 
-def test_one_server_is_shown_in_full() -> None:
-    text = shown(screen_of(seen(), seen(payoff=Payoff.DOES_NOT_PAY)))
-    assert "Speculation does not pay" in text
-    assert "pays → does-not-pay" in text
-    assert "2.90 [2.70, 3.10]" in text
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_several_are_a_table_with_the_worst_first_and_nothing_cut(width: int) -> None:
     servers = (
@@ -66,51 +59,6 @@ def test_several_are_a_table_with_the_worst_first_and_nothing_cut(width: int) ->
     assert all("2.90 [2.70, 3.10]" in line and "1.80" in line for line in lines[3:7])
 
 
-def test_more_servers_than_lines_are_counted() -> None:
-    assert "36 more" in shown(screen_of(*(seen(f"http://a:{port}") for port in range(50))))
-
-
 def test_what_a_server_is_called_cannot_move_the_cursor() -> None:
     text = shown(screen_of(seen("http://a:1/\x1b[2J"))) + shown(plain_lines(seen("http://a\x1b[31m")))
     assert "\x1b" not in text
-
-
-def test_a_line_says_what_was_seen() -> None:
-    watched = seen(unreachable="connection refused")
-    text = shown(plain_lines(watched))
-    assert "Unreachable: connection refused" in text
-
-
-def test_nothing_yet() -> None:
-    assert "first look" in shown(WatchScreen())
-
-
-@pytest.mark.parametrize(
-    ("values", "bars"),
-    [
-        ([], ""),
-        ([None, None], ""),
-        ([2.0], "▄"),
-        ([1.0, 1.0], "▄▄"),
-        ([1.0, None, 2.0], "▁ █"),
-        ([1.0, 1.5, 2.0], "▁▅█"),
-    ],
-)
-def test_a_sparkline(values: list[float | None], bars: str) -> None:
-    assert sparkline(values, width=10) == bars
-
-
-def test_a_sparkline_shows_the_newest() -> None:
-    assert sparkline([1.0, 2.0, 3.0], width=2, low=1.0) == "▅█"
-
-
-def test_events_stay_in_sight() -> None:
-    restarted = Watched(
-        url="http://a",
-        at=instant(WALL_S),
-        window_s=0.0,
-        verdict=Payoff.UNSURE,
-        since=instant(WALL_S),
-        events=(Event.RESTART,),
-    )
-    assert "restart" in shown(screen_of(restarted, seen("http://a")))

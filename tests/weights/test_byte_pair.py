@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from speclift.core.errors import UsageError
 from speclift.weights import byte_pair
-from speclift.weights.byte_pair import GGUF_PATTERNS, GPT2_PATTERNS, BytePair, compiled
+from speclift.weights.byte_pair import GGUF_PATTERNS, GPT2_PATTERNS, BytePair
 
 BYTES = {character: index for index, character in enumerate(byte_pair._BYTE_CHARACTERS)}
 MERGES = [("l", "o"), ("lo", "w"), ("e", "r"), ("Ġ", "low")]
@@ -48,44 +47,13 @@ def test_special_tokens_are_found_in_prompts_only_the_longest_first() -> None:
     assert 400 not in tokenizer().encode("<|end|>", parse_special=False)
 
 
-def test_a_word_that_is_a_token_may_skip_the_merges() -> None:
-    whole = {"er": 302, "low": 301, "lower": 500}
-    assert tokenizer(vocabulary=BYTES | WORDS | whole, ignore_merges=True).encode(
-        "lower", parse_special=False
-    ) == [500]
-
-
-def test_a_merge_without_a_token_is_spelt_out() -> None:
-    known = {text: token for text, token in (BYTES | WORDS).items() if text != "low"}
-    assert tokenizer(vocabulary=known).encode("low", parse_special=False) == ids("l", "o", "w")
-
-
-def test_a_byte_without_a_token_is_left_out() -> None:
-    known = {text: token for text, token in (BYTES | WORDS).items() if text != "Ã"}
-    assert tokenizer(vocabulary=known).encode("é", parse_special=False) == ids("©")
-
-
 def test_a_lone_surrogate_does_not_stop_it() -> None:
     assert tokenizer().encode("\ud800", parse_special=False)
-
-
-def test_a_vocabulary_of_words_is_refused() -> None:
-    with pytest.raises(UsageError, match="not byte-level: 256 of 256"):
-        tokenizer(vocabulary={"▁low": 1})
 
 
 def test_a_very_long_word_takes_no_quadratic_time() -> None:
     # A minute with the naive rule, which looks at the whole word for every merge.
     assert len(tokenizer().encode("low" * 40_000, parse_special=False)) == 40_000
-
-
-def test_what_is_remembered_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_pair, "REMEMBERED_MAX", 3)
-    bounded = tokenizer()
-    for number in range(50):
-        bounded.encode(f"w{number} low", parse_special=False)
-
-    assert len(bounded._remembered) <= 3
 
 
 class TestPatterns:
@@ -101,11 +69,3 @@ class TestPatterns:
     )
     def test_text_is_cut_as_the_family_does_it(self, pre: str, text: str, words: list[str]) -> None:
         assert list(tokenizer(patterns=GGUF_PATTERNS[pre])._words(text)) == words
-
-    def test_classes_work_inside_and_outside_of_brackets(self) -> None:
-        assert compiled(r"\p{Lu}[\p{Ll}\p{N}]+").findall("Abc9 dE Éa") == ["Abc9", "Éa"]
-
-    @pytest.mark.parametrize("pattern", [r"\p{Han}+", r"\P{L}", r"(unclosed"])
-    def test_what_python_cannot_match_is_refused(self, pattern: str) -> None:
-        with pytest.raises(UsageError, match="cannot be matched"):
-            compiled(pattern)

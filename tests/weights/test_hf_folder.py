@@ -8,12 +8,10 @@ import pytest
 from hf_folders import CONFIG, TOKENS, tensor_shapes, write_folder, write_safetensors
 from speclift.core.errors import ModelError
 from speclift.weights.hf_folder import (
-    INDEX,
     hub_folder,
     read_hf_model,
     read_safetensors,
     read_tokens,
-    tokenizer_digest,
 )
 
 
@@ -27,43 +25,6 @@ class TestWeights:
 
         assert weights.is_from_file
         assert weights.total == file.stat().st_size - header == 2 * shape.parameters.total
-
-    def test_they_are_sorted_by_the_part_they_play(self, tmp_path: Path) -> None:
-        shape, weights = read_hf_model(write_folder(tmp_path / "m"), name="m")
-
-        assert weights.embedding == 2 * 100 * 64
-        assert weights.head == 0
-        assert weights.other == 2 * 5 * 64
-        assert weights.linear == weights.total - weights.embedding - weights.other
-        assert shape.is_tied
-
-    def test_a_count_by_config_agrees_with_the_files(self, tmp_path: Path) -> None:
-        with_files, _ = read_hf_model(write_folder(tmp_path / "a"), name="m")
-        without, _ = read_hf_model(write_folder(tmp_path / "b", with_weights=False), name="m")
-        assert with_files.parameters == without.parameters
-
-    def test_several_files_are_added_up(self, tmp_path: Path) -> None:
-        folder = write_folder(tmp_path / "m", with_weights=False)
-        names = sorted(tensor_shapes())
-        parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-        total = sum(
-            write_safetensors(folder / file, {name: tensor_shapes()[name] for name in own})
-            for file, own in parts.items()
-        )
-        mapping = {name: file for file, own in parts.items() for name in own}
-        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": mapping}))
-
-        assert read_hf_model(folder, name="m")[1].total == total
-
-    def test_an_index_without_its_files_still_says_the_total(self, tmp_path: Path) -> None:
-        folder = write_folder(tmp_path / "m", with_weights=False)
-        index = {"metadata": {"total_size": 123_456}, "weight_map": {"x": "gone.safetensors"}}
-        (folder / INDEX).write_text(json.dumps(index))
-
-        _, weights = read_hf_model(folder, name="m")
-
-        assert weights.total == 123_456
-        assert weights.is_from_file
 
     def test_experts_and_routers_are_told_apart(self, tmp_path: Path) -> None:
         config = {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
@@ -132,16 +93,6 @@ class TestTokens:
         tokens = read_tokens(folder)
         assert tokens == (*TOKENS, None, "<think>")
 
-    def test_a_unigram_model_lists_pairs(self, tmp_path: Path) -> None:
-        folder = write_folder(tmp_path / "m", tokens=None)
-        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": [["<s>", 0.0], ["a", -1.5]]}}))
-        assert read_tokens(folder) == ("<s>", "a")
-
-    def test_a_folder_without_one_has_no_tokens_and_no_digest(self, tmp_path: Path) -> None:
-        folder = write_folder(tmp_path / "m", tokens=None)
-        assert read_tokens(folder) is None
-        assert tokenizer_digest(folder) is None
-
     @pytest.mark.parametrize(
         "text",
         [
@@ -160,20 +111,6 @@ class TestTokens:
             read_tokens(folder)
 
 
-class TestFolder:
-    def test_one_without_config_says_what_is_in_it(self, tmp_path: Path) -> None:
-        (tmp_path / "a.gguf").write_bytes(b"")
-        with pytest.raises(ModelError, match=r"no config\.json") as raised:
-            read_hf_model(tmp_path, name="m")
-        assert "a.gguf" in raised.value.hint
-
-    @pytest.mark.parametrize("text", ["", "[1]", "{", "null", "\udcff\udcfe"])
-    def test_a_config_of_garbage_is_named(self, text: str, tmp_path: Path) -> None:
-        (tmp_path / "config.json").write_text(text, errors="surrogateescape")
-        with pytest.raises(ModelError, match=r"config\.json"):
-            read_hf_model(tmp_path, name="m")
-
-
 class TestHub:
     def test_an_id_is_found_at_the_revision_that_main_names(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,16 +123,3 @@ class TestHub:
         (kept / "refs" / "main").write_text("new\n")
 
         assert hub_folder("org/name") == chosen
-
-    def test_without_main_any_snapshot_will_do(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-        monkeypatch.setenv("HF_HOME", str(tmp_path))
-        only = write_folder(tmp_path / "hub" / "models--org--name" / "snapshots" / "a")
-        assert hub_folder("org/name") == only
-
-    @pytest.mark.parametrize("reference", ["org/other", "name", "../../etc/passwd", "a/b/c"])
-    def test_what_is_not_there_or_no_id_is_not_found(
-        self, reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-        assert hub_folder(reference) is None

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from speclift.core.errors import ModelError, UsageError
-from speclift.weights.models import FULL_HASH_BYTES_MAX, fingerprint, models_directory, resolve
+from speclift.weights.models import FULL_HASH_BYTES_MAX, fingerprint, models_directory
 
 
 def _sha256(path: Path) -> str:
@@ -43,24 +41,6 @@ class TestCacheDirectory:
         assert models_directory() == Path(expected)
 
 
-class TestResolvingPaths:
-    @pytest.mark.parametrize("reference", ["absent.gguf", "folder/absent", "./absent"])
-    def test_what_looks_like_a_path_must_exist(self, cache: Path, reference: str) -> None:
-        with pytest.raises(ModelError, match="does not exist"):
-            resolve(reference)
-
-    def test_a_file_that_is_no_model_is_refused(self, tmp_path: Path, cache: Path) -> None:
-        (tmp_path / "notes.txt").write_text("hello")
-
-        with pytest.raises(ModelError, match="is not a GGUF file"):
-            resolve(str(tmp_path / "notes.txt"))
-
-    def test_an_unknown_name_gets_the_nearest_one_and_the_other_way(self, cache: Path) -> None:
-        with pytest.raises(UsageError, match="Did you mean 'smollm2-135m'") as caught:
-            resolve("SmolLM2-135M")
-        assert "path of a .gguf file" in caught.value.hint
-
-
 class TestFingerprint:
     def test_it_is_the_sha_256_of_the_file(self, tmp_path: Path, cache: Path) -> None:
         (tmp_path / "model").write_bytes(b"abc")
@@ -88,24 +68,6 @@ class TestFingerprint:
 
         assert fingerprint(path) == _sha256(path)
 
-    def test_files_that_are_gone_are_forgotten(self, tmp_path: Path, cache: Path) -> None:
-        for name in ("gone", "here"):
-            (tmp_path / name).write_text(name)
-        fingerprint(tmp_path / "gone")
-        (tmp_path / "gone").unlink()
-
-        fingerprint(tmp_path / "here")
-
-        assert list(json.loads((cache / "fingerprints.json").read_text())) == [str(tmp_path / "here")]
-
-    def test_a_cache_that_cannot_be_written_does_not_matter(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "model").write_bytes(b"abc")
-        monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "model" / "below-a-file"))
-
-        assert fingerprint(tmp_path / "model") == _sha256(tmp_path / "model")
-
     @pytest.mark.slow
     def test_above_a_gibibyte_the_size_and_both_ends_are_hashed(self, tmp_path: Path, cache: Path) -> None:
         seen = {}
@@ -127,7 +89,3 @@ class TestFingerprint:
         assert all(value.startswith("partial:") for value in seen.values())
         assert seen["as it was"] == seen["changed in the middle"]
         assert len(set(seen.values())) == 4
-
-    def test_a_missing_file_is_named(self, tmp_path: Path, cache: Path) -> None:
-        with pytest.raises(ModelError, match="absent cannot be read: No such file"):
-            fingerprint(tmp_path / "absent")

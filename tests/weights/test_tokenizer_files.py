@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from speclift.core.errors import ModelError, SpecliftError, UsageError
+from speclift.core.errors import ModelError, SpecliftError
 from speclift.core.traffic import Message
 from speclift.weights import byte_pair
 from speclift.weights.tokenizer_files import load_tokenizer
@@ -61,21 +61,6 @@ def test_a_hugging_face_folder_gives_tokens_their_end_and_the_template(tmp_path:
     assert found.template.render((Message(role="user", content="low"),)) == "low</s>"
 
 
-def test_a_tokenizer_json_alone_is_enough(tmp_path: Path) -> None:
-    path = folder_of(tmp_path / "m", tokenizer_json()) / "tokenizer.json"
-    (path.parent / "tokenizer_config.json").unlink()
-    found = load_tokenizer(str(path))
-
-    assert (found.bos_id, found.eos_id, found.template) == (None, None, None)
-
-
-def test_a_post_processor_that_puts_the_first_token_is_followed(tmp_path: Path) -> None:
-    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    folder = folder_of(tmp_path / "m", tokenizer_json(post_processor={"single": single}), bos_token="<s>")
-
-    assert load_tokenizer(str(folder)).bos_id == 300
-
-
 @pytest.mark.parametrize(
     ("pre_tokenizer", "expected"),
     [
@@ -118,17 +103,6 @@ def test_what_needs_the_package_names_it_and_the_way_without(
     assert "prompt_token_ids" in caught.value.hint
 
 
-def test_the_package_encodes_what_we_do_not(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
-    unigram = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["▁low", -1.0], ["er", -2.0]]}
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    folder = folder_of(
-        tmp_path / "m", tokenizer_json(model=unigram, pre_tokenizer=metaspace, added_tokens=[])
-    )
-
-    assert load_tokenizer(str(folder)).encoder.encode("lower", parse_special=False) == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
@@ -146,28 +120,3 @@ def test_a_damaged_tokenizer_says_what_it_is(
     path.write_bytes(content)
     with pytest.raises(error, match=message):
         load_tokenizer(str(path))
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
-        ("gone.json", UsageError, "cannot read --tokenizer gone.json: No such file"),
-        ("gone.gguf", ModelError, r"gone\.gguf"),
-        ("smollm2-135n", UsageError, "Did you mean 'smollm2-135m'"),
-    ],
-)
-def test_a_missing_tokenizer_says_so(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    error: type[SpecliftError],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=message):
-        load_tokenizer(name)
-
-
-def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"holds no tokenizer\.json"):
-        load_tokenizer(str(tmp_path))

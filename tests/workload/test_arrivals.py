@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samples import request
-from speclift.core.errors import UsageError
 from speclift.core.traffic import Rate, Request
 from speclift.workload.arrivals import arrival_offsets
 
@@ -59,11 +58,6 @@ class TestPoisson:
         assert mean == pytest.approx(1.0, abs=5 / math.sqrt(self.COUNT))
         assert variance == pytest.approx(1.0, abs=5 * math.sqrt(8 / self.COUNT))
 
-    def test_another_seed_gives_other_times(self) -> None:
-        load = Rate(per_s=1.0)
-
-        assert arrival_offsets(load, requests(9), seed=1) != arrival_offsets(load, requests(9), seed=2)
-
 
 class TestReplay:
     def test_keeps_the_order_of_the_requests_and_the_shape_of_the_recording(self) -> None:
@@ -88,13 +82,3 @@ class TestReplay:
             assert max(offsets) == pytest.approx((len(times) - 1) / per_s)
             shifted = arrival_offsets(load, recorded(*(time + shift for time in times)), seed=0)
             assert shifted == pytest.approx(offsets, abs=1e-5 * max(offsets))
-
-    @pytest.mark.parametrize("times", [(), (5.0,), (5.0, 5.0, 5.0)])
-    def test_a_recording_without_length_is_sent_at_once(self, times: tuple[float, ...]) -> None:
-        offsets = arrival_offsets(Rate(per_s=1.0, arrivals="replay"), recorded(*times), seed=0)
-
-        assert offsets == (0.0,) * len(times)
-
-    def test_a_request_without_a_time_cannot_be_replayed(self) -> None:
-        with pytest.raises(UsageError, match="replayed arrivals need arrival_s on every request"):
-            arrival_offsets(Rate(per_s=1.0, arrivals="replay"), recorded(1.0, None), seed=0)

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from samples import NGRAM, plan, request
 from speclift.core.arm import BASELINE, Arm, baseline_arm
-from speclift.core.errors import UsageError
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.workload.experiment import TURN_REQUESTS_PER_STREAM, StudyPlan, Turn, turns
@@ -104,18 +102,6 @@ class TestMirroring:
 
         assert len(set(drift.values())) == 1
 
-    @given(plans(together=True, requests=(request("p1"),), loads=(ONE,), temperatures=(None,)))
-    def test_a_single_block_is_mirrored_between_rounds(self, plan: StudyPlan) -> None:
-        first, second = order_of_arms(turns(plan, 0), 0), order_of_arms(turns(plan, 1), 0)
-
-        assert second == first[::-1]
-
-    @given(plans(together=False))
-    def test_apart_the_order_of_the_arms_is_mirrored_between_rounds(self, plan: StudyPlan) -> None:
-        first, second = order_of_arms(turns(plan, 0), 0), order_of_arms(turns(plan, 1), 0)
-
-        assert second == first[::-1]
-
 
 def sizes(
     load: Load, items: int, *, together: bool = True, arms: tuple[Arm, ...] = (baseline_arm(), NGRAM)
@@ -130,32 +116,6 @@ def sizes(
 
 
 class TestTurnSizes:
-    def test_one_request_at_a_time_where_requests_do_not_overlap(self) -> None:
-        assert sizes(ONE, 5) == [1] * 5
-
-    def test_a_baseline_alone_alternates_with_nobody_and_is_told_less_often_to_go_on(self) -> None:
-        assert sizes(ONE, 24, arms=(baseline_arm(),)) == [8, 8, 8]
-
-    def test_a_drafting_arm_alone_is_still_asked_one_by_one_because_totals_tell_of_its_drafts(self) -> None:
-        assert sizes(ONE, 5, arms=(NGRAM,)) == [1] * 5
-
-    @pytest.mark.parametrize(
-        ("items", "expected"),
-        [
-            (5, [5]),
-            (16, [16]),
-            (32, [16, 16]),
-            (23, [23]),
-            (24, [16, 8]),
-            (39, [16, 23]),
-        ],
-    )
-    def test_a_closed_loop_gets_eight_requests_per_stream_and_a_short_rest_joins_the_turn_before(
-        self, items: int, expected: list[int]
-    ) -> None:
-        assert TURN_REQUESTS_PER_STREAM == 8
-        assert sizes(Concurrency(streams=2), items) == expected
-
     @given(st.integers(2, 6), st.integers(1, 200))
     def test_no_turn_of_a_closed_loop_is_shorter_than_half_or_longer_than_one_and_a_half(
         self, streams: int, items: int
@@ -168,25 +128,3 @@ class TestTurnSizes:
 
     def test_an_open_loop_is_never_cut(self) -> None:
         assert sizes(Rate(per_s=3.0), 100) == [100]
-
-    @pytest.mark.parametrize("load", [ONE, Concurrency(streams=2), Rate(per_s=1.0)])
-    def test_apart_a_load_is_one_turn(self, load: Load) -> None:
-        assert sizes(load, 50, together=False) == [50]
-
-
-class TestApart:
-    @given(plans(together=False), st.integers(0, 3))
-    def test_an_arm_takes_all_its_turns_in_one_go(self, plan: StudyPlan, index: int) -> None:
-        gone = [arm for arm, _ in groupby(turns(plan, index), key=lambda turn: turn.arm)]
-
-        assert len(gone) == len(plan.arms)
-
-
-class TestWrongPlans:
-    def test_two_arms_cannot_share_a_name(self) -> None:
-        with pytest.raises(UsageError, match="two arms share a name: baseline, ngram-k8, ngram-k8"):
-            plan(arms=(baseline_arm(), NGRAM, NGRAM))
-
-    def test_there_is_at_least_one_launch(self) -> None:
-        with pytest.raises(UsageError, match="--launches must be at least 1, saw 0"):
-            plan(rounds=0)

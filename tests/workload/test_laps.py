@@ -6,17 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from samples import NGRAM, plan, request
-from speclift.core.arm import baseline_arm, control_arm
 from speclift.core.interim import EVERYTHING, LAST_LOOK_SHARE, InterimPlan, Scope
 from speclift.core.results import Part
 from speclift.core.traffic import Concurrency, Rate, Request
 from speclift.workload.experiment import StudyPlan
-from speclift.workload.laps import Window, interim_plan_for, lap_turns, laps, windowed
+from speclift.workload.laps import interim_plan_for, lap_turns, laps
 
 ONE, SIXTEEN = Concurrency(streams=1), Concurrency(streams=16)
 WHOLE = {NGRAM.name: (EVERYTHING,)}
@@ -78,14 +75,6 @@ class TestLooks:
                 errs = error_of(looks) if launches <= 40 else 0.05
                 assert 0.025 < errs <= 0.05, (launches, errs)
 
-    def test_servers_that_are_up_one_at_a_time_have_longer_laps(self) -> None:
-        alone, together = interim_plan_for(3, together=False), interim_plan_for(3, together=True)
-        assert alone is not None
-        assert together is not None
-        assert len(alone.sizes) < len(together.sizes)
-        assert sum(alone.sizes) == 3.0
-        assert interim_plan_for(1, together=False) is None
-
     @pytest.mark.parametrize("launches", [2, 3, 5])
     def test_repeats_are_asked_for_to_see_the_tail_so_no_lap_sends_fewer(self, launches: int) -> None:
         looks = interim_plan_for(launches, together=True, repeats=True)
@@ -93,13 +82,6 @@ class TestLooks:
         assert looks.sizes == (1.0,) * launches
         assert sum(looks.shares) == pytest.approx(1.0)
         assert interim_plan_for(1, together=True, repeats=True) is None
-
-    def test_confidence_falls_from_look_to_look_and_never_below_the_last(self) -> None:
-        looks = interim_plan_for(3, together=True)
-        assert looks is not None
-        levels = [looks.level(lap) for lap in range(8)]
-        assert levels == sorted(levels, reverse=True)
-        assert levels[-1] == pytest.approx(0.975)
 
     @pytest.mark.parametrize(
         ("sizes", "shares"),
@@ -119,28 +101,7 @@ class TestLooks:
             InterimPlan(sizes=sizes, shares=shares)
 
 
-class TestWindows:
-    @given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 3), st.floats(0.05, 1))
-    def test_every_segment_gives_its_share(self, copy: int, chat: int, start: float, size: float) -> None:
-        asked = plan(requests=traffic(copy=copy, chat=chat))
-        segment_of = {r.id: r.segment for r in asked.requests}
-        kept = windowed(asked.items, segment_of, Window(start=start, end=start + size))
-        sent = Counter(segment_of[item.request_id] for item in kept)
-        assert abs(sent["copy"] - size * copy) <= 1.0 + 1e-6
-        assert abs(sent["chat"] - size * chat) <= 1.0 + 1e-6
-
-    def test_a_whole_pass_sends_each_once_wherever_it_begins(self) -> None:
-        asked = plan(requests=traffic(copy=7, chat=1))
-        segment_of = {r.id: r.segment for r in asked.requests}
-        for start in (0.0, 0.3, 1.75):
-            assert windowed(asked.items, segment_of, Window(start=start, end=start + 1)) == asked.items
-
-
 class TestLaps:
-    def test_blocks_are_numbered_through(self) -> None:
-        numbers = [block.number for lap in laps(in_laps(), range(6)) for block in lap.blocks]
-        assert numbers == list(range(len(numbers)))
-
     @pytest.mark.parametrize(
         "changes",
         [
@@ -172,31 +133,6 @@ class TestLaps:
         for load in asked.loads:
             assert sum(where == load for _, where, _ in sent) <= 1.1 * asked.rounds * len(asked.items)
 
-    def test_all_laps_send_as_much_as_the_fixed_design(self) -> None:
-        asked = in_laps(requests=traffic(copy=60, chat=36))
-        sent = sum(len(block.items) for lap in laps(asked, range(6)) for block in lap.blocks)
-        assert sent == pytest.approx(3 * 96, rel=0.02)
-
-    def test_a_new_launch_meets_prompts_of_the_one_before(self) -> None:
-        first, second, *_ = laps(in_laps(), range(6))
-        ids = [{item.request_id for block in lap.blocks for item in block.items} for lap in (first, second)]
-        assert ids[0] & ids[1]
-        assert ids[1] - ids[0]
-
-    def test_the_same_launch_goes_on_where_it_was(self) -> None:
-        first, second, *_ = laps(in_laps(), (0, 0, 0))
-        ids = [{item.request_id for block in lap.blocks for item in block.items} for lap in (first, second)]
-        assert not ids[0] & ids[1]
-
-    def test_a_load_is_never_made_of_fewer_requests_than_it_takes(self) -> None:
-        asked = in_laps(requests=traffic(copy=90), loads=(SIXTEEN, Rate(per_s=4.0)))
-        first = next(laps(asked, range(6)))
-        sent = Counter({block.load: 0 for block in first.blocks})
-        for block in first.blocks:
-            sent[block.load] += len(block.items)
-        assert sent[SIXTEEN] >= 4 * 16
-        assert sent[Rate(per_s=4.0)] >= 30
-
 
 class TestWanted:
     def test_the_baseline_runs_what_any_arm_does_and_no_more(self) -> None:
@@ -207,16 +143,6 @@ class TestWanted:
         assert sent["baseline"] == sent[NGRAM.name] != []
         assert all(item.request_id.startswith("chat") for items in sent["baseline"] for item in items)
 
-    def test_nothing_wanted_is_nothing_sent(self) -> None:
-        asked = in_laps()
-        assert lap_turns(asked, next(laps(asked, (0,))), {}) == ()
-
-    def test_an_arm_that_is_done_with_is_left_out(self) -> None:
-        other = baseline_arm()
-        asked = in_laps(arms=(other, NGRAM, control_arm()))
-        turns = lap_turns(asked, next(laps(asked, (0,))), WHOLE)
-        assert {turn.arm for turn in turns} == {"baseline", NGRAM.name}
-
     def test_requests_that_overlap_keep_their_company(self) -> None:
         """A load of the open segment alone would be another load."""
         asked = in_laps(loads=(SIXTEEN,))
@@ -224,12 +150,3 @@ class TestWanted:
         by_segment = lap_turns(asked, lap, {NGRAM.name: (Scope(part=Part.SEGMENT, label="chat"),)})
         assert [turn.items for turn in by_segment] == [turn.items for turn in lap_turns(asked, lap, WHOLE)]
         assert lap_turns(asked, lap, {NGRAM.name: (Scope(part=Part.LOAD, label="c=1"),)}) == ()
-
-    @pytest.mark.parametrize(
-        ("label", "temperature", "is_in"),
-        [("0.7", 0.7, True), ("0.7", 0.0, False), ("0.5–0.7", 0.6, True), ("0–0.5", None, False)],
-    )
-    def test_temperatures_by_the_name_of_their_bucket(
-        self, label: str, temperature: float | None, is_in: bool
-    ) -> None:
-        assert Scope(part=Part.TEMPERATURE, label=label).admits("chat", ONE, temperature) is is_in

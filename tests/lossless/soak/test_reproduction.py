@@ -12,17 +12,14 @@ from typing import Any
 
 import pytest
 
-from soaked import asked, said, shown
+from soaked import asked
 from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.prompts import SoakDialect, answer_schema
 from speclift.lossless.soak.reproduction import (
     ATTEMPTS_MAX,
-    ATTEMPTS_TOTAL,
-    TRIES_MAX,
     Reproduction,
     SoakSetup,
     Trial,
-    attempts_needed,
     renamed,
     reproduction_of,
     reproduction_script,
@@ -87,28 +84,6 @@ def test_a_fault_that_is_always_there_needs_one_stream_and_nothing_else() -> Non
     assert len(state.smallest.culprit.body) < len(LONG.body)
 
 
-def test_companions_that_are_needed_stay() -> None:
-    def with_an_agent(setup: SoakSetup) -> float:
-        return 0.5 if any(each.kind == "agent" for each in setup.companions) and setup.streams > 1 else 0.0
-
-    state, _ = reproduced(with_an_agent, rate=0.5)
-
-    assert [each.kind for each in state.smallest.companions] == ["agent"]
-    assert state.smallest.streams == 2
-
-
-def test_a_setting_that_is_needed_stays_and_the_others_go() -> None:
-    penalised = first_of(SoakKind.PENALTIES)
-
-    state, _ = reproduced(
-        lambda setup: 1.0 if "presence_penalty" in body_of(setup) else 0.0, rate=1.0, culprit=penalised
-    )
-
-    assert "presence_penalty" in body_of(state.smallest)
-    assert "frequency_penalty" not in body_of(state.smallest)
-    assert "seed" not in body_of(state.smallest)
-
-
 @pytest.mark.parametrize(
     ("fault", "kind", "setting"),
     [
@@ -132,24 +107,12 @@ def test_a_fault_of_one_request_in_fifty_is_still_bisected_most_of_the_time() ->
     assert sum(streams == 9 for streams in found) >= 30
 
 
-def test_tries_and_attempts_are_bounded() -> None:
-    for rate in (0.0, 0.001, 0.02, 1.0):
-        state, attempts = reproduced(lambda _, chance=rate: chance, rate=rate)  # type: ignore[misc]
-        assert state.tries <= TRIES_MAX
-        assert attempts <= ATTEMPTS_TOTAL
-
-
 def test_what_cannot_be_seen_again_is_not_confirmed() -> None:
     state, attempts = reproduced(lambda _: 0.0)
 
     assert not state.is_confirmed
     assert state.tries == 1
     assert attempts <= ATTEMPTS_MAX
-
-
-def test_attempts_needed() -> None:
-    assert [attempts_needed(rate) for rate in (1.0, 0.5, 0.02)] == [1, 5, 149]
-    assert attempts_needed(0.0001) == ATTEMPTS_MAX
 
 
 def test_every_attempt_has_a_nonce_of_its_own_and_is_told_from_its_companions() -> None:
@@ -159,15 +122,6 @@ def test_every_attempt_has_a_nonce_of_its_own_and_is_told_from_its_companions() 
     assert [counts for _, counts in sent] == [True, False] * 4
     assert len({request.nonce for request, _ in sent}) == 8
     assert len({request.index for request, _ in sent}) == 8
-
-
-@pytest.mark.parametrize("kind", [SoakKind.STOP, SoakKind.SCHEMA, SoakKind.AGENT, SoakKind.GRAMMAR])
-def test_another_nonce_is_put_wherever_the_first_stood(kind: SoakKind) -> None:
-    request = first_of(kind)
-    other = renamed(request, 7)
-
-    assert request.nonce not in f"{other.body} {other.copies} {other.promise}"
-    assert other.nonce in other.body
 
 
 def test_a_users_prompt_is_never_altered() -> None:
@@ -221,18 +175,6 @@ class TestScript:
         assert (good.returncode, good.stderr) == (0, "")
         assert "0 failed" in good.stdout
 
-    def test_it_reads_copies_as_the_soak_does(self) -> None:
-        names: dict[str, Any] = {"__name__": "read"}
-        exec(compile(self.script(SoakFault.ALTERED, COPY), "reproduce.py", "exec"), names)
-        for end in range(len(COPY.copies) + 1):
-            text = f"Here it is: {COPY.copies[:end]}"
-            altered = text[:-5] + "-" + text[-4:]
-            seen = shown(COPY, said(text))
-            seen_altered = shown(COPY, said(altered))
-
-            assert names["breaks_off"](text, COPY.copies) == (SoakFault.BROKEN_OFF in seen), text
-            assert names["alters"](altered, COPY.copies) == (SoakFault.ALTERED in seen_altered), altered
-
     @pytest.mark.parametrize("end", range(0, 100, 7))
     @pytest.mark.parametrize(
         ("old", "new"), [("", ""), ("red", "pink"), ("[1, 2", "[1, 4"), ('"id":', '"id"')]
@@ -255,11 +197,3 @@ class TestScript:
             done = self.run(tmp_path, script, url, "--attempts", "2")
 
         assert (done.returncode, done.stderr) == (0, "")
-
-    def test_a_server_that_is_not_there_is_said_to_be_missing(self, tmp_path: Path) -> None:
-        done = self.run(
-            tmp_path, self.script(SoakFault.SPECIAL_TOKEN, COPY), "http://127.0.0.1:9", "--attempts", "2"
-        )
-
-        assert done.returncode == 0
-        assert "first failure" in done.stdout

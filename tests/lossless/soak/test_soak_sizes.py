@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from soaked import asked, said, simulated_soak
+from soaked import simulated_soak
 from speclift.lossless.gate import SoakFault, SoakResult
 from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.prompts import SoakDialect
@@ -19,7 +19,6 @@ from speclift.lossless.soak.traffic import (
     SoakKind,
     SoakTraffic,
     expected_work,
-    pace_of,
     scale_for,
     soak_traffic,
 )
@@ -56,29 +55,6 @@ def test_a_slow_engine_is_asked_as_much_as_fits() -> None:
         if scale > SCALES[-1]:
             work = expected_work(replace(FULL, scale=scale))
             assert exposed_needed() * work < 60 * 1000 / 2**halving
-
-
-def test_an_engine_that_answered_nothing_is_not_called_slow() -> None:
-    failed = said(choices=(), error="500: no", status=500)
-
-    assert scale_for(FULL, pace_of([(asked(), failed)], 60.0), seconds=60) == 1.0
-
-
-def test_work_grows_with_prompts_and_answers() -> None:
-    brief, long = (
-        pace_of([(asked("Hi."), said(tokens=4))], 1.0),
-        pace_of([(asked("Hi. " * 99), said(tokens=4))], 1),
-    )
-
-    assert 4 < brief.work < long.work
-    assert pace_of([(asked("Hi."), said(tokens=40))], 1.0).work == brief.work + 36
-
-
-def test_less_scale_is_less_work() -> None:
-    works = [expected_work(replace(FULL, scale=scale)) for scale in SCALES]
-
-    assert works == sorted(works, reverse=True)
-    assert works[-1] < 0.7 * works[0]
 
 
 def test_the_shortest_soak_has_long_copies_prompts_and_sessions() -> None:

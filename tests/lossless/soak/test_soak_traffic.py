@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.traffic import Message, Request
 from speclift.lossless.soak.prompts import SoakDialect, nonces_in
 from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, refused_kinds, soak_traffic
-from speclift.lossless.soak.values import TURNS_MAX, Exposure, SoakAnswer, SoakRequest, Stage, slot_of
+from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakRequest, Stage
 
 OWN = Request(id="p1", messages=(Message(role="user", content="What is a heron?"),), max_tokens=64)
 EXPOSURE = Exposure(
@@ -57,30 +56,6 @@ def test_whatever_the_limit_every_kind_of_request_can_be_made(context_tokens: in
             assert (request.promise.tokens_max or 0) >= 1, (tokens_max, kind)
 
 
-def test_a_slot_is_the_same_request_whatever_was_drawn_before() -> None:
-    traffic = every_kind()
-    once = [traffic.opening(slot) for slot in range(60)]
-
-    assert every_kind().opening(41) == once[41]
-    assert every_kind(seed=6).opening(41) != once[41]
-
-
-def test_every_kind_is_asked_sooner_or_later() -> None:
-    traffic = every_kind()
-
-    assert {traffic.kind_of(slot) for slot in range(600)} == set(SoakKind)
-
-
-def test_a_kind_that_is_dropped_moves_no_other() -> None:
-    traffic, less = every_kind(), every_kind().without([SoakKind.SCHEMA])
-
-    for slot in range(200):
-        if traffic.kind_of(slot) is SoakKind.SCHEMA:
-            assert less.kind_of(slot) is not SoakKind.SCHEMA
-        else:
-            assert less.opening(slot) == traffic.opening(slot)
-
-
 def test_a_nonce_stands_in_its_own_prompt_and_in_no_other() -> None:
     traffic = every_kind()
     requests = [traffic.opening(slot) for slot in range(400)]
@@ -121,15 +96,6 @@ def test_a_stop_string_stands_once_in_the_text_across_two_words() -> None:
         assert request.copies.index(stop) > len(request.copies) // 4
 
 
-def test_a_grammar_and_its_pattern_allow_the_same() -> None:
-    request = first_of(every_kind(dialect=SoakDialect.LLAMACPP), SoakKind.GRAMMAR)
-    told = json.loads(request.body)["grammar"]
-
-    assert f'"parcel {request.nonce}: "' in told
-    assert request.promise.pattern is not None
-    assert re.fullmatch(request.promise.pattern, f"parcel {request.nonce}: red, blue, 07")
-
-
 @pytest.mark.parametrize("name", ["grammar", "thinking_budget_tokens", "structured_outputs", "min_tokens"])
 def test_a_server_of_no_known_engine_is_asked_nothing_beyond_the_api(name: str) -> None:
     traffic = every_kind(dialect=SoakDialect.OPENAI)
@@ -149,36 +115,6 @@ def test_a_session_goes_on_from_what_was_answered() -> None:
     assert [message["role"] for message in asked] == ["user", "assistant", "tool", "user"]
     assert asked[1]["tool_calls"][0]["function"]["arguments"] == call.arguments
     assert later.nonce == request.nonce
-
-
-@pytest.mark.parametrize("is_strict", [True, False])
-def test_the_users_tools_promise_arguments_that_fit_where_they_are_strict(is_strict: bool) -> None:
-    function = {"name": "find", "parameters": {"type": "object"}, "strict": is_strict}
-    told = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
-    own = replace(OWN, answer_format=json.dumps(told))
-
-    assert first_of(every_kind(prompts=(own,)), SoakKind.OWN).promise.is_strict is is_strict
-    assert first_of(every_kind(), SoakKind.AGENT).promise.is_strict
-
-
-def test_the_users_stop_strings_are_promises() -> None:
-    own = replace(OWN, answer_format=json.dumps({"stop": ["END", "\n\n"]}))
-    request = first_of(every_kind(prompts=(own,)), SoakKind.OWN)
-
-    assert request.promise.stops == ("END", "\n\n")
-    assert json.loads(request.body)["stop"] == ["END", "\n\n"]
-
-
-def test_a_session_ends() -> None:
-    traffic = every_kind()
-    request: SoakRequest | None = first_of(traffic, SoakKind.AGENT)
-    turns = 0
-    while request is not None:
-        turns += 1
-        assert slot_of(request.index) * TURNS_MAX + request.turn == request.index
-        request = traffic.following(request, answered(request, ToolCall(name="add_note", arguments="{}")))
-
-    assert 2 <= turns <= TURNS_MAX
 
 
 @pytest.mark.parametrize("arguments", ["{", "", "[" * 100_000])
@@ -213,22 +149,6 @@ def test_a_session_goes_on_from_the_calls_that_the_limit_left_whole() -> None:
     assert following(ToolCall(name="find_order", arguments="{}")) is None
 
 
-def test_an_adapter_is_asked_for_as_the_engine_takes_it() -> None:
-    named = first_of(every_kind(), SoakKind.ADAPTER)
-    assert (named.model, "lora" in json.loads(named.body)) == ("tuned", False)
-    numbered = first_of(every_kind(dialect=SoakDialect.LLAMACPP, adapters=("1",)), SoakKind.ADAPTER)
-    assert (numbered.model, json.loads(numbered.body)["lora"]) == (None, [{"id": 1, "scale": 1.0}])
-
-
-def test_a_session_does_not_go_on_from_a_failure() -> None:
-    traffic = every_kind()
-    request = first_of(traffic, SoakKind.AGENT)
-    call = ToolCall(name="add_note", arguments="{}")
-
-    assert traffic.following(request, answered(request, call, error="broken")) is None
-    assert traffic.following(request, answered(request, choices=())) is None
-
-
 def test_what_the_baseline_refuses_each_time_is_not_offered() -> None:
     traffic = every_kind()
     schema, copy = first_of(traffic, SoakKind.SCHEMA), first_of(traffic, SoakKind.COPY)
@@ -239,11 +159,3 @@ def test_what_the_baseline_refuses_each_time_is_not_offered() -> None:
     }
     assert refused_kinds([("schema", refused)]) == {}
     assert refused_kinds([("schema", refused), ("schema", refused), ("schema", answered(schema))]) == {}
-
-
-@pytest.mark.parametrize("status", [429, 500, 503, None])
-def test_a_busy_or_broken_server_has_not_refused_a_kind(status: int | None) -> None:
-    request = first_of(every_kind(), SoakKind.COPY)
-    failed = answered(request, choices=(), error="not now", status=status)
-
-    assert refused_kinds([("copy", failed)] * 5) == {}
