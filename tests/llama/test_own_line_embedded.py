@@ -53,7 +53,7 @@ def test_the_embedded_engine_runs_it_and_says_so(decided: tuple[Result, Path]) -
     result, study = decided
     assert result.code in (0, 3, 4, 5), result.stderr
     assert "the embedded llama.cpp runs it" in result.stderr
-    assert "Your line" in result.stdout
+    assert "Your line" in result.stderr
     with Study.open(study) as opened:
         assert {arm.name for arm in opened.plan.arms} == {"baseline", "ngram-k15-n4", "yours"}
 

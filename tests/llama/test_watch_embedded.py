@@ -34,7 +34,7 @@ def test_the_answer_follows_the_traffic(embedded_model: Path, tmp_path: Path) ->
     assert not any(each.verdict is Payoff.DOES_NOT_PAY for each in seen.before)
     assert len(seen.after) <= 3 * ASK.window_s / ASK.interval_s
     last = seen.after[-1]
-    assert (last.engine, last.unreachable) == ("llamacpp", "")
+    assert (last.engine, last.unreachable) == ("llamacpp", None)
     assert last.version
     assert "changed-acceptance" in {finding.check for finding in last.findings}
     assert last.tpot_s.mean is not None

@@ -36,7 +36,7 @@ def test_the_answer_follows_the_traffic(vllm_python: str, hugging_face_model: Pa
     assert not any(each.verdict is Payoff.DOES_NOT_PAY for each in seen.before)
     assert len(seen.after) <= 3 * ASK.window_s / ASK.interval_s
     last = seen.after[-1]
-    assert (last.engine, last.version, last.unreachable) == ("vllm", "0.32.0", "")
+    assert (last.engine, last.version, last.unreachable) == ("vllm", "0.32.0", None)
     assert len(last.per_position) == 4
     assert last.ttft_s.mean is not None
     assert last.tpot_s.mean is not None
