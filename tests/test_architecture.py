@@ -84,8 +84,8 @@ IMPURE = {
 IMPURE_CALLS = {"open", "input", "print", "breakpoint"}
 PATH_NAMES = {"PurePath", "PurePosixPath", "PureWindowsPath"}
 ENGINES = {"xllamacpp", "torch", "transformers", "vllm", "llama_cpp"}
-# It reads files of this package alone, which are as constant as code.
-PACKAGE_DATA = f"{PACKAGE}.core.engine_facts"
+# They read files of this package alone, which are as constant as code.
+PACKAGE_DATA = {f"{PACKAGE}.core.engine_facts", f"{PACKAGE}.lossless.soak.reproduction"}
 EMBEDDED_SERVER = f"{PACKAGE}.engines.llamacpp.server"
 
 
@@ -162,7 +162,7 @@ def _import_faults(module: str, room: str, found: Import) -> Iterator[str]:
             full == banned or full.startswith(f"{banned}.") for banned in IMPURE
         )
         is_disk = root == "pathlib" and found.name not in PATH_NAMES
-        is_own_data = (module, full) == (PACKAGE_DATA, "importlib.resources.files")
+        is_own_data = module in PACKAGE_DATA and full == "importlib.resources.files"
         if (is_impure and not is_own_data) or is_disk:
             yield f"pure {'room ' + room if room in PURE else module} imports {full}"
 
