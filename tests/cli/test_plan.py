@@ -135,15 +135,6 @@ def test_a_folder_is_read_without_network_and_compared_token_by_token(cli: Cli, 
     assert result.document["target"]["weights_from_file"] is True
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\xff garbage", b"GGUF\x03\x00\x00\x00" + b"\xff" * 40])
-def test_garbage_instead_of_a_model_is_an_error_not_a_crash(content: bytes, cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "x.gguf"
-    path.write_bytes(content)
-    result = cli("plan", "--target", path, "--gpu", "cpu", "--json")
-    assert result.code == 1
-    assert "x.gguf" in result.stderr
-
-
 def test_an_acceptance_comes_from_a_replay(cli: Cli, tmp_path: Path) -> None:
     replay = {
         "schema": 1,

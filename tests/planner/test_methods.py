@@ -95,21 +95,6 @@ class TestArms:
         ]
 
     @pytest.mark.parametrize(
-        ("method", "name"),
-        [
-            ("ngram,k=7,n=6", "ngram-k7-n6"),
-            ("ngram, n = 6", "ngram-k48-n6"),
-            ("ngram:map-k", "ngram:map-k-k48"),
-            ("draft,p_min=0.5", "draft-k4-p-min0.5"),
-            ("ngram,n=4+draft,k=2", "ngram+draft-k48+2-n4"),
-            ("ngram,k=4+draft,k=4", "ngram+draft-k4"),
-            ("synthetic:draft,rates=0.8/0.6", "synthetic-draft-k2"),
-        ],
-    )
-    def test_names_say_what_differs(self, method: str, name: str) -> None:
-        assert arms_for(methods=(method,), ks=(), drafts=(TINY,))[1].name == name
-
-    @pytest.mark.parametrize(
         ("methods", "drafts"),
         [
             (("synthetic,rates=0.9/0.5", "synthetic,rates=0.9/0.1", "synthetic,rates=1/1"), ()),

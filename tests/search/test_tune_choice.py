@@ -13,13 +13,9 @@ from speclift.search.conclusion import (
     Schedule,
     Segment,
     choose,
-    conclude,
     confirmed_loads,
 )
-from speclift.search.counts import RequestCounts
-from speclift.search.problem import CellResult, JobResult, Purpose, SearchJob
 from speclift.search.search import Search, start
-from speclift.search.space import Elimination
 
 ALONE = Concurrency(streams=1)
 
@@ -29,50 +25,6 @@ def searched() -> Search:
     return finish(
         start(problem_of({"draft": DRAFT, "eagle": HEAD}, ks=(2, 8), loads=LOADS[:2])), FormulaEngine()
     )
-
-
-def raced(search: Search, slower: dict[str, float], *, turns: int = 2) -> list[JobResult]:
-    """A block at one stream in which every arm takes so many times as long as the first, prompt by prompt."""
-    return [
-        JobResult(
-            job=SearchJob(
-                id=900 + number,
-                candidate=name,
-                loads=(ALONE,),
-                purpose=Purpose.RACE,
-                reason="",
-                block=1,
-                turn=turn,
-            ),
-            cells=(
-                CellResult(
-                    load=ALONE,
-                    requests=tuple(
-                        RequestCounts(
-                            request_id=f"p{n}", tokens=50, steps=50, without_draft=50, tpot_s=0.01 * factor
-                        )
-                        for n in range(40)
-                    ),
-                    wall_s=1.0,
-                ),
-            ),
-        )
-        for turn in range(turns)
-        for number, (name, factor) in enumerate(slower.items())
-    ]
-
-
-def test_an_arm_dropped_everywhere_is_not_the_static_choice_and_one_dropped_somewhere_may_be(
-    searched: Search,
-) -> None:
-    plain = replace(searched, eliminated=())
-    first = conclude(plain)
-    assert first is not None
-    winner = first.static
-    everywhere = replace(plain, eliminated=(Elimination(candidate=winner, stage="raced", reason=""),))
-    second = conclude(everywhere)
-    assert second is not None
-    assert second.static != winner
 
 
 def confirmation(search: Search, *, schedule: Schedule | None, is_run: bool) -> Confirmation:

@@ -56,14 +56,3 @@ def test_bytes_are_exact_and_sorted_by_their_part(tmp_path: Path) -> None:
     assert weights.other == 64 * 4 + 4 * 64 * q8
     assert (shape.experts, shape.experts_per_token, shape.intermediate) == (4, 2, 256)
     assert shape.parameters.total == sum(int(np.prod(each)) for each in SHAPES.values())
-
-
-def test_a_latent_cache_has_no_values_of_its_own(tmp_path: Path) -> None:
-    numbers: dict[str, Any] = {
-        "attention__kv_lora_rank": 16,
-        "attention__key_length": 24,
-        "attention__value_length": 16,
-    }
-    shape, _, _ = read_gguf_model(write(tmp_path / "d.gguf", architecture="deepseek2", **numbers))
-    (kv,) = shape.kv
-    assert (kv.heads, kv.key_length, kv.value_length, kv.is_latent) == (1, 24, 0, True)
