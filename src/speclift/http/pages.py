@@ -128,6 +128,8 @@ class WebServer:
         conversation = asyncio.get_running_loop().create_task(self._converse(reader, writer))
         self._conversations.add(conversation)
         conversation.add_done_callback(self._conversations.discard)
+        # Also where it is cancelled before it begins.
+        conversation.add_done_callback(lambda _: writer.transport.abort())
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests = RequestReader(self._bounds)
@@ -158,7 +160,6 @@ class WebServer:
                 if task is not None:
                     task.cancel()
             await asyncio.gather(*(task for task in (coming, answering) if task), return_exceptions=True)
-            writer.transport.abort()
 
     async def _answer(self, asked: HttpRequest | HttpError, writer: asyncio.StreamWriter) -> bool:
         """Whether another may follow."""
