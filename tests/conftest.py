@@ -23,6 +23,7 @@ from progress import Progress
 from ray_nodes import RayCluster, running_cluster
 from running import Cli, Decided, Result, called, fake_flags
 from speclift.cli.main import main
+from speclift.core import address, user_command
 from speclift.core.arm import EMBEDDED_MODEL
 from speclift.core.errors import ModelError
 from speclift.weights import models
@@ -100,6 +101,15 @@ def hugging_face_model(vllm_python: str, embedded_model: Path) -> Path:
         )
         part.rename(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process hides the secrets that its one command was given; here it runs thousands of commands."""
+    monkeypatch.setattr(address, "_known", {})
+    monkeypatch.setattr(address, "_secrets", set())
+    monkeypatch.setattr(address, "_typed", {})
+    monkeypatch.setattr(user_command, "_hidden_values", {})
 
 
 @pytest.fixture
