@@ -6,15 +6,18 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from running import Cli, fake_flags, measured_places, planned_places, records_of
+from samples import record
+from speclift.core.records import Refused
 from speclift.core.traffic import Message, Request
 from speclift.statistics.loops import is_looping
 from speclift.studies.study import Study
-from speclift.studies.texts import error_stand_in, request_stand_in, stand_in
+from speclift.studies.texts import error_stand_in, record_stand_in, request_stand_in, stand_in
 
 # Words that stand in every prompt and nowhere else.
 SECRET = "quetzalcoatlus"
@@ -203,3 +206,9 @@ def test_equal_texts_have_equal_stand_ins_and_loops_stay_loops() -> None:
     assert not is_looping(stand_in("a text that says something once"))
     asked = Request(id="a", messages=(Message(role="user", content=SECRET),), response=SECRET)
     assert SECRET not in str(request_stand_in(asked))
+
+
+def test_a_number_that_a_server_says_in_words_is_not_kept_without_text() -> None:
+    said = (Refused(rule="tokens", said="TOP SECRET"), Refused(rule="tokens", said="-5"))
+    kept_of = record_stand_in(replace(record(), refused=said))
+    assert [refused.said for refused in kept_of.refused] == ["text not kept", "-5"]

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from msgspec import structs
+
 from speclift.bench.ask import Ask
 from speclift.bench.draft_files import draft_files
 from speclift.bench.gate_study import GATE_SHARES, before_gate
@@ -296,7 +298,7 @@ def _planned_for(at_once: int, searching: Study) -> SearchPlan:
     if finished_jobs(searching) or problem.settings.at_once == at_once:
         return plan
     problem = replace(problem, settings=replace(problem.settings, at_once=at_once))
-    plan = replace(plan, search=replace(plan.search, problem=problem))
+    plan = structs.replace(plan, search=replace(plan.search, problem=problem))
     keep_plan(searching, plan)
     return plan
 

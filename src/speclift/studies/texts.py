@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
+from msgspec import structs
+
 from speclift.core.errors import StudyError
 from speclift.core.records import Record
 from speclift.core.results import Finding, inform
@@ -56,7 +58,8 @@ def record_stand_in(record: Record) -> Record:
         error=error_stand_in(record.error),
         finish_reason=reason if reason is None or reason in FINISH_REASONS else NOT_KEPT,
         refused=tuple(
-            each if _NUMBERS.fullmatch(each.said) else replace(each, said=NOT_KEPT) for each in record.refused
+            each if _NUMBERS.fullmatch(each.said) else structs.replace(each, said=NOT_KEPT)
+            for each in record.refused
         ),
     )
 
