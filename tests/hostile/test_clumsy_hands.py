@@ -136,3 +136,24 @@ def test_an_error_about_a_webhook_names_its_host_alone(url: str, cli: Cli) -> No
     result = cli("watch", "http://127.0.0.1:1", "--for", "1s", "--webhook", url)
     assert (result.code, SECRET in result.stdout + result.stderr) == (2, False)
     assert "--webhook is not a server's address" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["cut", "deep", "a folder", "a pipe", "without an end"])
+def test_a_verdict_file_that_is_none_costs_a_judgement_and_no_more(kind: str, cli: Cli) -> None:
+    asked = ("decide", *fake_flags(), "--method", "ngram", "--k", 4, "--requests", 2, "--max-tokens", 4)
+    cli(*asked, "--segment", "chat", "--launches", 1, "--verify", "off", "--study", "s")
+    verdict = Path("s/verdict.json")
+    verdict.unlink()
+    match kind:
+        case "cut":
+            verdict.write_text("{")
+        case "deep":
+            verdict.write_text("[" * 200_000)
+        case "a folder":
+            verdict.mkdir()
+        case "a pipe":
+            os.mkfifo(verdict)
+        case _:
+            verdict.symlink_to("/dev/zero")
+    judged = cli("compare", "s")
+    assert judged.code in (0, 3, 4, 5), judged.stderr

@@ -52,7 +52,11 @@ def read_json(kind: UnionType, text: str | bytes) -> Any: ...
 def read_json(kind: Any, text: str | bytes) -> Any:
     """JSON text as a `kind`; ValueError names the first place that does not fit."""
     # The library's own reader, which keeps the lone surrogates that people's prompts hold.
-    return read(kind, json.loads(text))
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+    return read(kind, value)
 
 
 def plain(value: object) -> Json:

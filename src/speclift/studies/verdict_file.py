@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from speclift.core.document import Document, plain_object, read_json
-from speclift.studies.private import write_private
+from speclift.core.errors import UsageError
+from speclift.studies.private import read_named, write_private
 
 VERDICT_FILE = "verdict.json"
+# Of hundreds of cells some hundred kilobytes; what is longer is judged anew.
+BYTES_MAX = 64 << 20
 DATABASE = "study.sqlite"
 T = TypeVar("T", bound=Document)
 
@@ -28,9 +31,9 @@ class _Judged(Document, frozen=True, kw_only=True):
 def read_verdict(study: Path, kind: type[T]) -> T | None:
     """None where the study was not judged yet, or was written to since; or where another version wrote the file."""
     try:
-        text = (study / VERDICT_FILE).read_bytes()
+        text = read_named(study / VERDICT_FILE, what="the verdict", limit_bytes=BYTES_MAX, wait_s=0.0)
         return read_json(kind, text) if read_json(_Judged, text).database == _state(study) else None
-    except (OSError, ValueError):
+    except (UsageError, OSError, ValueError):
         return None
 
 
